@@ -1,0 +1,178 @@
+"""The error vocabulary: what every failure of the product is called and how it is told.
+
+Hierarchy::
+
+    AtroposError
+    ├── UsageError            a flag, a file or a value that the user can correct; exit 2
+    │   └── ConfigError       the same, in a configuration model (also a ValueError)
+    ├── TeacherError          a teacher answered, and the answer cannot be used
+    │   └── TeacherUnreachable    no answer at all; exit 3
+    ├── StudentError          a student server's answer cannot be used
+    ├── WireError             a group that breaks the contract (also a ValueError); HTTP 422
+    ├── ApiError              the trajectory API refused or cannot be reached
+    └── RunError              a part of a supervised run failed
+
+Every error names its ``code``, which is a key of :data:`CODES` (``atropos errors`` lists them).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_TEACHER_UNREACHABLE = 3
+EXIT_INTERRUPTED = 130
+
+CODES: dict[str, str] = {
+    "usage.unknown_option": "An option or YAML key that does not exist; the nearest name is suggested.",
+    "usage.bad_value": "An option or YAML value of the wrong type or outside its limits.",
+    "usage.missing_value": "A required option, key or file name was not given.",
+    "usage.file": "A file or directory named by the user does not exist or cannot be read or written.",
+    "usage.yaml": "A YAML file that cannot be parsed.",
+    "usage.port_in_use": "The port is taken by another process.",
+    "usage.model": "A model directory or hub id that cannot be loaded.",
+    "usage.missing_package": "An optional package that this command needs is not installed.",
+    "config.invalid": "Settings that are each valid but do not fit together.",
+    "teacher.unreachable": "No connection to the teacher server, or no answer within the deadline.",
+    "teacher.refused": "The teacher server refused the request (a 4xx answer).",
+    "teacher.failed": "The teacher server failed on the request (a 5xx answer).",
+    "teacher.bad_reply": "The teacher's reply is not what was asked for; no value of it is used.",
+    "student.unreachable": "No connection to the student server, or no answer within the deadline.",
+    "student.refused": "The student server refused the request (a 4xx answer).",
+    "student.failed": "The student server failed on the request (a 5xx answer).",
+    "student.bad_reply": "The student's reply is not what was asked for; no value of it is used.",
+    "student.no_token_ids": "The student server returns no token ids, so tokens cannot be trusted.",
+    "wire.invalid_group": "A posted group breaks the contract; nothing of it was stored.",
+    "wire.bad_encoding": "A request body that cannot be decompressed or parsed.",
+    "wire.too_large": "A request body above the limit, compressed or inflated.",
+    "api.unreachable": "No connection to the trajectory API, or no answer within the deadline.",
+    "api.refused": "The trajectory API refused the request.",
+    "api.queue_full": "The queue is full; the same request can be repeated later.",
+    "api.not_registered": "The trainer or environment must register first.",
+    "train.not_finite": "The loss or a gradient is not finite; the step was not applied.",
+    "train.refresh_failed": "The student server did not take the new weights.",
+    "run.child_died": "A process of a supervised run ended before its time.",
+    "run.failed": "The run failed for a reason that no other code names.",
+    "run.not_ready": "A process of a supervised run was not ready in time.",
+}
+
+
+class AtroposError(Exception):
+    """A failure told in one line: code, what, where, got and expected, and the fix.
+
+    Args:
+        what: The result in words, without a full stop.
+        code: Key of :data:`CODES`; the class's default when omitted.
+        where: YAML line, field path, URL or teacher name.
+        got: What was found.
+        expected: What was wanted.
+        fix: What the user can do about it.
+    """
+
+    default_code: ClassVar[str] = "run.failed"
+    exit_code: ClassVar[int] = EXIT_FAILED
+    http_status: ClassVar[int] = 500
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        code: str | None = None,
+        where: str | None = None,
+        got: object = None,
+        expected: object = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(what)
+        self.code = code or self.default_code
+        if self.code not in CODES:
+            raise KeyError(f"error code {self.code!r} is not in CODES")
+        self.what = what
+        self.where = where
+        self.got = got
+        self.expected = expected
+        self.fix = fix
+
+    def __str__(self) -> str:
+        where = f"{self.where}: " if self.where else ""
+        facts = [
+            f"{name} {value}"
+            for name, value in (("got", self.got), ("expected", self.expected))
+            if value is not None
+        ]
+        detail = f" ({', '.join(facts)})" if facts else ""
+        fix = f"; {self.fix}" if self.fix else ""
+        return f"{where}{self.what}{detail}{fix} [{self.code}]"
+
+    def problem(self) -> dict[str, Any]:
+        """The error as the members of an RFC 9457 problem document."""
+        members = {
+            "type": "about:blank",
+            "title": CODES[self.code],
+            "status": self.http_status,
+            "detail": str(self),
+            "code": self.code,
+            "where": self.where,
+            "got": None if self.got is None else str(self.got),
+            "expected": None if self.expected is None else str(self.expected),
+            "fix": self.fix,
+        }
+        return {name: value for name, value in members.items() if value is not None}
+
+
+class UsageError(AtroposError):
+    """A flag, a file or a value that the user can correct."""
+
+    default_code = "usage.bad_value"
+    exit_code = EXIT_USAGE
+    http_status = 400
+
+
+class ConfigError(UsageError, ValueError):
+    """Settings that do not fit together."""
+
+    default_code = "config.invalid"
+
+
+class TeacherError(AtroposError):
+    """A teacher's answer that cannot be used."""
+
+    default_code = "teacher.bad_reply"
+    http_status = 502
+
+
+class TeacherUnreachable(TeacherError):
+    """A teacher that does not answer."""
+
+    default_code = "teacher.unreachable"
+    exit_code = EXIT_TEACHER_UNREACHABLE
+    http_status = 504
+
+
+class StudentError(AtroposError):
+    """A student server's answer that cannot be used."""
+
+    default_code = "student.bad_reply"
+    http_status = 502
+
+
+class WireError(AtroposError, ValueError):
+    """A group or request body that breaks the contract."""
+
+    default_code = "wire.invalid_group"
+    http_status = 422
+
+
+class ApiError(AtroposError):
+    """The trajectory API refused or cannot be reached."""
+
+    default_code = "api.refused"
+    http_status = 409
+
+
+class RunError(AtroposError):
+    """A part of a supervised run failed."""
+
+    default_code = "run.failed"

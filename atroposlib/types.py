@@ -1,0 +1,140 @@
+"""The data containers, in the order in which data flows through them.
+
+Axes: G sequences of a group, T student tokens, U teacher tokens, K columns, R scored rows.
+Position p of any per-token array speaks of token p given the tokens before it, so row 0 says
+nothing and is all absent. Logprobs are natural logarithms (nats).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+IGNORED: int = -100
+"""Value of ``masks`` at a token that is not trained; elsewhere ``masks`` repeats the token id."""
+
+PROMPT_LOGPROB: float = 1.0
+"""Value of ``inference_logprobs`` at a token that was not sampled."""
+
+ABSENT_ID: int = -1
+"""Token id of an absent column. The id decides, never the logprob."""
+
+ABSENT_LOGPROB: float = -9999.0
+"""What JSON carries beside an absent id, since JSON has no -inf."""
+
+Item = Any
+number = int | float
+
+
+class Message(TypedDict, total=False):
+    """One chat message; other keys pass through untouched."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: Any
+    reward: float | None
+
+
+GameHistory = tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a student server sampled for one prompt.
+
+    Attributes:
+        prompt_ids: Prompt token ids, as the server saw them.
+        token_ids: Sampled token ids, one list a choice.
+        logprobs: Logprob (nats) of each sampled id under the sampling model, same shape.
+        texts: The server's text of each choice, for people and reward functions only.
+        finish_reasons: ``stop``, ``length`` or ``abort``, one a choice.
+    """
+
+    prompt_ids: list[int]
+    token_ids: list[list[int]]
+    logprobs: list[list[float]]
+    texts: list[str]
+    finish_reasons: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherScores:
+    """A teacher's logprobs for the tokens of one sequence.
+
+    Attributes:
+        ids: int32 [R, K]; column 0 is the token that stands in the sequence, columns 1.. are the
+            teacher's top-k without it in falling order; ``ABSENT_ID`` where there is none.
+        logprobs: float32 [R, K] in nats; ``-inf`` beside an absent id.
+        start: Position in the sequence of the first row; rows cover ``start .. start + R - 1``.
+        model: Model id that the server answered for.
+        version: Weight version that the server reported, or None.
+    """
+
+    ids: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+    start: int
+    model: str
+    version: str | None = None
+
+
+class TeacherEntry(TypedDict, total=False):
+    """One teacher's targets for a group, as they travel on the wire."""
+
+    name: str
+    weight: float
+    model: str
+    tokenizer_fingerprint: str
+    same_tokenizer: bool
+    temperature: float
+    tokens: list[list[int]]
+    token_ids: list[list[list[int]]]
+    logprobs: list[list[list[float]]]
+    student_chunk_id: list[list[int]]
+    teacher_chunk_id: list[list[int]]
+
+
+class ScoredDataGroup(TypedDict, total=False):
+    """A group of G scored rollouts of one item; what environments post and trainers pull.
+
+    ``tokens`` [G][T], ``masks`` [G][T], ``scores`` [G] are required. ``distill_token_ids`` and
+    ``distill_logprobs`` are [G][T][K] (see :class:`TeacherScores` for the columns).
+    """
+
+    tokens: list[list[int]]
+    masks: list[list[int]]
+    scores: list[float]
+    advantages: list[list[float]] | None
+    ref_logprobs: list[list[float]] | None
+    messages: list[list[Message]] | None
+    generation_params: dict[str, Any] | None
+    inference_logprobs: list[list[float]] | None
+    overrides: list[dict[str, Any]] | None
+    group_overrides: dict[str, Any] | None
+    images: Any | None
+    env_id: int | None
+    distill_token_ids: list[list[list[int]]] | None
+    distill_logprobs: list[list[list[float]]] | None
+    group_id: str | None
+    policy_version: int | None
+    teachers: list[TeacherEntry] | None
+
+
+class ScoredDataItem(TypedDict, total=False):
+    """One scored rollout; ``collate`` of G of them is a :class:`ScoredDataGroup`."""
+
+    tokens: list[int]
+    masks: list[int]
+    scores: float
+    advantages: list[float] | None
+    ref_logprobs: list[float] | None
+    messages: list[Message] | None
+    generation_params: dict[str, Any] | None
+    inference_logprobs: list[float] | None
+    overrides: dict[str, Any] | None
+    group_overrides: dict[str, Any] | None
+    images: Any | None
+    env_id: int | None
+    distill_token_ids: list[list[int]] | None
+    distill_logprobs: list[list[float]] | None
