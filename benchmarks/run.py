@@ -72,8 +72,9 @@ def main() -> int:
         sections.append(section(name, result))
     if not options.names:
         head = (
-            "# Benchmarks\n\nWritten by `make bench`. Ratios within one run and medians carry over to other machines; "
-            f"single times do not. This run: {date.today()}, {platform.machine()}, Python {platform.python_version()}."
+            "# Benchmarks\n\nWritten by `make bench`. Ratios within one run and medians carry over to other "
+            f"machines; single times do not. This run: {date.today()}, {platform.machine()}, "
+            f"Python {platform.python_version()}."
         )
         PAGE.write_text("\n\n".join([head, *sections]) + "\n", encoding="utf-8")
     print("missed: " + "; ".join(failed) if failed else "all goals met")
