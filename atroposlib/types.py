@@ -8,10 +8,12 @@ nothing and is all absent. Logprobs are natural logarithms (nats).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    # numpy takes longer to import than an environment's --help may take to print.
+    import numpy as np
+    from numpy.typing import NDArray
 
 IGNORED: int = -100
 """Value of ``masks`` at a token that is not trained; elsewhere ``masks`` repeats the token id."""

@@ -1,0 +1,1 @@
+"""The `atropos` command: thin subcommands over settings classes. Imports nothing heavy."""

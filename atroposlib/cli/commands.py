@@ -1,0 +1,49 @@
+"""The subcommands of `atropos` by name; nothing of them is imported before it is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand that is a settings class and a function of it.
+
+    Attributes:
+        settings: Settings class as `module:Class`.
+        target: Function as `module:function`; takes the settings, returns an exit code or None.
+        summary: One line for the list of commands.
+    """
+
+    settings: str
+    target: str
+    summary: str
+
+
+COMMANDS: dict[str, Command] = {
+    "demo": Command(
+        "atroposlib.config.demo:DemoSettings",
+        "atroposlib.demo.run:run",
+        "Distil a real small teacher into a student on this machine and report it.",
+    ),
+    "model-server": Command(
+        "atroposlib.config.modelserver:ModelServerSettings",
+        "atroposlib.modelserver.serve:run",
+        "Serve a model over the routes of a vLLM server, on CPU or CUDA.",
+    ),
+    "api": Command(
+        "atroposlib.config.api:ApiSettings",
+        "atroposlib.api.serve:run",
+        "Serve the trajectory API between environments and trainer.",
+    ),
+    "train": Command(
+        "atroposlib.config.trainer:TrainerSettings",
+        "atroposlib.trainer.run:run",
+        "Train a student on the groups of the trajectory API.",
+    ),
+}
+
+LISTINGS: dict[str, str] = {
+    "options": "List every option of a command, or of all commands.",
+    "errors": "List every error code and what it means.",
+}

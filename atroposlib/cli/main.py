@@ -1,0 +1,64 @@
+"""The `atropos` command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from atroposlib.cli.commands import COMMANDS, LISTINGS
+from atroposlib.config.exits import guarded
+from atroposlib.config.suggest import require_command
+from atroposlib.errors import EXIT_OK, EXIT_USAGE
+
+PROG = "atropos"
+HELP = ("-h", "--help", "help")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `atropos` with the arguments of the process, or with `argv`; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    return guarded(lambda: _main(arguments))
+
+
+def _main(argv: list[str]) -> int:
+    if not argv:
+        print(_overview(), file=sys.stderr)
+        return EXIT_USAGE
+    name, *rest = argv
+    if name in HELP:
+        print(_overview())
+        return EXIT_OK
+    if name == "--version":
+        print(f"{PROG} {version('atroposlib')}")
+        return EXIT_OK
+    if require_command(name, [*COMMANDS, *LISTINGS]) in COMMANDS:
+        return _run_settings(name, rest)
+    return _run_listing(name, rest)
+
+
+def _overview() -> str:
+    from atroposlib.config.usage import command_list
+
+    summaries = {name: command.summary for name, command in COMMANDS.items()}
+    return command_list(PROG, {**summaries, **LISTINGS})
+
+
+def _run_settings(name: str, argv: list[str]) -> int:
+    from atroposlib.config.runner import load_name, run_settings
+
+    command = COMMANDS[name]
+    return run_settings(load_name(command.settings), command.target, argv, f"{PROG} {name}")
+
+
+def _run_listing(name: str, argv: list[str]) -> int:
+    from atroposlib.cli import listings
+
+    if any(word in HELP for word in argv):
+        print(f"usage: {PROG} {name}{' [COMMAND ...]' if name == 'options' else ''}\n\n{LISTINGS[name]}")
+        return EXIT_OK
+    return listings.errors(argv) if name == "errors" else listings.options(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

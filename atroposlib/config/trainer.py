@@ -1,0 +1,83 @@
+"""Settings of the reference trainer, ``atropos train``."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class LossSettings(BaseModel):
+    """Which loss is trained."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Literal["topk_distillation"] = Field(
+        "topk_distillation",
+        description="topk_distillation: forward KL over the teacher's columns plus one tail event.",
+    )
+
+
+class TrainerSettings(BaseModel):
+    """Settings of one training run. The trainer opens no model but ``model``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str = Field(description="Student to train: a directory or a hub id.")
+    output_dir: str = Field(description="Directory of the checkpoints; step n is saved as step-n in it.")
+    api_url: str = Field(
+        "http://127.0.0.1:8000", pattern=r"^https?://", description="URL of the trajectory API."
+    )
+    total_steps: int = Field(100, ge=1, description="Optimizer steps to take.")
+    batch_size: int = Field(8, ge=1, description="Sequences of one optimizer step.")
+    micro_batch_size: int = Field(
+        8, ge=1, description="Most sequences in one forward pass; changes memory and speed, not the result."
+    )
+    max_token_len: int = Field(
+        2048, ge=2, description="Longest sequence, in tokens; longer ones are dropped and counted."
+    )
+    loss: LossSettings = Field(default_factory=LossSettings, description="The loss and its settings.")
+    learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate of AdamW.")
+    warmup_steps: int = Field(0, ge=0, description="Steps over which the learning rate rises linearly.")
+    weight_decay: float = Field(0.0, ge=0, description="Weight decay of AdamW, on matrices only.")
+    betas: tuple[float, float] = Field((0.9, 0.95), description="Decay rates of AdamW's two moments.")
+    max_grad_norm: float = Field(1.0, gt=0, description="Norm to which a larger gradient is scaled down.")
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:n.")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description="Arithmetic of the forward pass; auto is bfloat16 on CUDA and float32 on a CPU. "
+        "Weights, gradients and AdamW's moments are float32 either way.",
+    )
+    threads: int | None = Field(None, ge=1, description="CPU threads; null leaves the choice to torch.")
+    seed: int = Field(0, description="Seed of everything random in the trainer.")
+    save_every: int | None = Field(
+        None, ge=1, description="Steps between two checkpoints; null for those of the refreshes and the last."
+    )
+    save_dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="Type of the saved weights; auto is that of the forward pass."
+    )
+    keep_checkpoints: int = Field(
+        2, ge=2, description="Newest checkpoints that are kept; two, since a server may be reading the last."
+    )
+    student_url: str | None = Field(
+        None,
+        pattern=r"^https?://",
+        description="Server of the student, given new weights as they are trained; null for none.",
+    )
+    refresh_every: int = Field(1, ge=1, description="Steps between two refreshes of the student's server.")
+    refresh_timeout_s: float = Field(300.0, gt=0, description="Seconds that each call of a refresh may take.")
+    api_timeout_s: float = Field(
+        120.0, gt=0, description="Seconds without any answer of the API after which the run ends."
+    )
+    poll_interval_s: float = Field(0.2, gt=0, description="Seconds between two questions for a batch.")
+    wandb_project: str = Field(
+        "", description="Weights & Biases project that environments log to; told to them by the API."
+    )
+    wandb_group: str = Field("", description="Weights & Biases group of the run, likewise.")
+    journal_path: str | None = Field(None, description="JSON-lines file for this trainer's events.")
+
+    @model_validator(mode="after")
+    def _decay_rates_below_one(self) -> Self:
+        if not all(0.0 <= beta < 1.0 for beta in self.betas):
+            raise ValueError("betas must lie in [0, 1)")
+        return self

@@ -1,0 +1,1 @@
+"""Helpers under the import paths that Atropos's environments use."""
