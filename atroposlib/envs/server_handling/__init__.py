@@ -1,0 +1,1 @@
+"""The student side: model servers that environments sample from."""

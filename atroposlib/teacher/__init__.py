@@ -1,0 +1,1 @@
+"""Clients of teacher servers and the parsing of their scores. Never imports torch."""
