@@ -32,7 +32,7 @@ class ApiSettings(BaseModel):
     env_silent_s: float = Field(
         60.0,
         gt=0,
-        description="Seconds without any call after which an environment counts as gone until it calls again.",
+        description="Seconds without a call after which an environment counts as gone until it calls again.",
     )
     minimum_idle_s: float = Field(
         30.0,
