@@ -1,0 +1,89 @@
+"""Saves the student as a directory that vLLM, transformers and the model server can load. Needs no torch."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atroposlib.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+TOKENIZER_FILES = (
+    "tokenizer*",
+    "vocab*",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template*",
+    "*.model",
+    "generation_config.json",
+)
+"""Copied byte for byte: a tokenizer that is loaded and saved again can come out as another one."""
+
+
+def checkpoint_directory(output_dir: Path, step: int) -> Path:
+    """Where the weights after ``step`` optimizer steps are saved."""
+    return output_dir / f"step-{step}"
+
+
+def refuse_used_directory(output_dir: Path) -> None:
+    """Raise UsageError when ``output_dir`` holds the checkpoints of an earlier run, which would be mixed."""
+    found = next(output_dir.glob("step-*"), None)
+    if found is not None:
+        raise UsageError(
+            "the directory holds checkpoints of an earlier run",
+            code="usage.file",
+            where="output_dir",
+            got=str(found),
+            fix="name another directory; to go on from a checkpoint, give it as model",
+        )
+
+
+def save_checkpoint(model: PreTrainedModel, source: Path, directory: Path, dtype: torch.dtype) -> None:
+    """Write safetensors weights, config and tokenizer under a temporary name, then rename.
+
+    Args:
+        model: The model to save.
+        source: Directory that the tokenizer's files are copied from.
+        directory: Where the checkpoint stands afterwards; whoever sees it sees all of it.
+        dtype: Type of the saved weights.
+    """
+    unfinished = directory.with_name(f".{directory.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    model.save_pretrained(unfinished, state_dict=_converted(model.state_dict(), dtype))
+    # save_pretrained writes the type of the live model into the config, not that of the weights given.
+    config = copy.deepcopy(model.config)
+    config.dtype = dtype
+    config.save_pretrained(unfinished)
+    for pattern in TOKENIZER_FILES:
+        for file in source.glob(pattern):
+            shutil.copyfile(file, unfinished / file.name)
+    unfinished.rename(directory)
+
+
+def _converted(weights: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """The weights as ``dtype``; tied ones stay one tensor, so that they are still stored once."""
+    by_storage: dict[tuple[int, torch.Size], torch.Tensor] = {}
+    for weight in weights.values():
+        by_storage.setdefault((weight.data_ptr(), weight.shape), weight.to(dtype))
+    return {name: by_storage[weight.data_ptr(), weight.shape] for name, weight in weights.items()}
+
+
+def prune_checkpoints(written: list[Path], keep: int, loaded: Path | None) -> list[Path]:
+    """Delete all but the newest ``keep`` of this run's checkpoints; returns those that are left.
+
+    Args:
+        written: Checkpoints of this run, oldest first.
+        keep: How many stay.
+        loaded: The one that a server loaded last, which always stays.
+    """
+    kept = [path for index, path in enumerate(written) if index >= len(written) - keep or path == loaded]
+    for path in written:
+        if path not in kept:
+            shutil.rmtree(path)
+    return kept

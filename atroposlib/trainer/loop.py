@@ -1,0 +1,162 @@
+"""The training run: batch, step, checkpoint, refresh, until all steps are taken; the journal tells it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from pathlib import Path
+
+import torch
+
+from atroposlib.collate.sequences import CollateCounts, train_sequences
+from atroposlib.config.trainer import TrainerSettings
+from atroposlib.errors import RunError
+from atroposlib.journal import Journal
+from atroposlib.trainer.checkpoint import checkpoint_directory, prune_checkpoints, save_checkpoint
+from atroposlib.trainer.events import batch_fields, step_line
+from atroposlib.trainer.prefetch import BatchPrefetcher
+from atroposlib.trainer.step import StepResult, build_optimizer, learning_rate, train_step
+from atroposlib.trainer.student import StudentWithLoss
+from atroposlib.trainer.weight_sync import WeightSync
+from atroposlib.types import ScoredDataGroup
+
+logger = logging.getLogger(__name__)
+
+MOST_BAD_STEPS_IN_A_ROW = 3
+
+
+class TrainingRun:
+    """State of one run.
+
+    Args:
+        settings: What to train, and how.
+        source: Directory that the student was loaded from.
+        student: The student.
+        batches: Where batches come from.
+        sync: The student's server, or None.
+        journal: Where events are written.
+    """
+
+    def __init__(
+        self,
+        settings: TrainerSettings,
+        source: Path,
+        student: StudentWithLoss,
+        batches: BatchPrefetcher,
+        sync: WeightSync | None,
+        journal: Journal,
+    ) -> None:
+        self.step = 0
+        self.groups_taken = 0
+        self.groups_trained = 0
+        self.groups_dropped: Counter[str] = Counter()
+        self._settings = settings
+        self._source = source
+        self._student = student
+        self._optimizer = build_optimizer(student, settings)
+        self._batches = batches
+        self._sync = sync
+        self._journal = journal
+        self._bad_steps = 0
+        self._checkpoints: list[Path] = []
+        self._save_dtype = save_dtype(settings, student)
+
+    def run(self) -> None:
+        """Take all steps.
+
+        Raises:
+            ApiError: The trajectory API cannot be used any more.
+            RunError: train.not_finite, three times in a row.
+            StudentError: train.refresh_failed, three times in a row.
+        """
+        while self.step < self._settings.total_steps:
+            asked = time.monotonic()
+            groups = self._batches.take()
+            self.groups_taken += len(groups)
+            wait_s = time.monotonic() - asked
+            if self.step + 1 < self._settings.total_steps:
+                self._batches.request()
+            if self._train(groups, wait_s):
+                self._save_and_refresh()
+
+    def _train(self, groups: list[ScoredDataGroup], wait_s: float) -> bool:
+        """Take one optimizer step on the batch; False when no step could be taken."""
+        start = time.time()
+        sequences, counts = train_sequences(
+            groups, max_token_len=self._settings.max_token_len, vocab_size=self._student.vocab_size
+        )
+        self._tell_dropped(counts)
+        trained = [groups[index] for index in sorted({sequence.group for sequence in sequences})]
+        if not trained:
+            logger.warning("a batch without any teacher target was left out")
+            return False
+        rate = learning_rate(self.step + 1, self._settings)
+        result = train_step(self._student, self._optimizer, sequences, rate=rate, settings=self._settings)
+        if not result.applied:
+            self._leave_out(result, len(trained), len(sequences))
+            return False
+        self._bad_steps = 0
+        self.step += 1
+        self.groups_trained += len(trained)
+        event = {
+            "step": self.step,
+            "start": start,
+            "learning_rate": rate,
+            "wait_s": wait_s,
+            **batch_fields(trained, sequences, counts, result),
+        }
+        self._journal.write("step", **event)
+        logger.info("%s", step_line(event, self._settings.total_steps, time.time() - start))
+        return True
+
+    def _tell_dropped(self, counts: CollateCounts) -> None:
+        self.groups_dropped.update(counts.dropped_groups)
+        for reason in sorted(counts.dropped_sequences.keys() | counts.dropped_groups.keys()):
+            dropped = {
+                "sequences": counts.dropped_sequences[reason],
+                "groups": counts.dropped_groups[reason],
+            }
+            self._journal.write("dropped", reason=reason, **dropped)
+            logger.warning("dropped %(sequences)d sequences, %(groups)d groups: " + reason, dropped)
+
+    def _leave_out(self, result: StepResult, groups: int, sequences: int) -> None:
+        """Count a step that was not applied."""
+        self._bad_steps += 1
+        self.groups_dropped["not_finite"] += groups
+        self._journal.write("dropped", reason="not_finite", sequences=sequences, groups=groups)
+        logger.warning("step not applied: loss %s, gradient norm %s", result.loss, result.grad_norm)
+        if self._bad_steps == MOST_BAD_STEPS_IN_A_ROW:
+            raise RunError(
+                f"the loss or its gradient was not finite in {self._bad_steps} batches in a row",
+                code="train.not_finite",
+                where=f"after step {self.step}",
+                got=f"loss {result.loss}, gradient norm {result.grad_norm}",
+                fix="lower the learning rate, or look at the teacher's logprobs in these groups",
+            )
+
+    def _save_and_refresh(self) -> None:
+        """Write the checkpoint that is due after this step, if any, and hand it to the student's server."""
+        last = self.step == self._settings.total_steps
+        refresh = self._sync is not None and (last or self.step % self._settings.refresh_every == 0)
+        save = self._settings.save_every is not None and self.step % self._settings.save_every == 0
+        if not (save or refresh or last):
+            return
+        start = time.monotonic()
+        directory = checkpoint_directory(Path(self._settings.output_dir), self.step)
+        save_checkpoint(self._student.model, self._source, directory, self._save_dtype)
+        self._checkpoints.append(directory)
+        self._journal.write(
+            "checkpoint", step=self.step, path=str(directory), seconds=time.monotonic() - start
+        )
+        if self._sync is not None and refresh:
+            self._sync.push(directory, self.step)
+        loaded = self._sync.loaded if self._sync is not None else None
+        self._checkpoints = prune_checkpoints(self._checkpoints, self._settings.keep_checkpoints, loaded)
+
+
+def save_dtype(settings: TrainerSettings, student: StudentWithLoss) -> torch.dtype:
+    """Type of the saved weights: the one asked for, or that of the forward arithmetic."""
+    if settings.save_dtype == "auto":
+        return student.autocast or torch.float32
+    return torch.bfloat16 if settings.save_dtype == "bfloat16" else torch.float32
