@@ -33,6 +33,7 @@ CODES: dict[str, str] = {
     "usage.yaml": "A YAML file that cannot be parsed.",
     "usage.port_in_use": "The port is taken by another process.",
     "usage.model": "A model directory or hub id that cannot be loaded.",
+    "usage.download": "The demo's model package could not be downloaded, or is not the pinned one.",
     "usage.missing_package": "An optional package that this command needs is not installed.",
     "config.invalid": "Settings that are each valid but do not fit together.",
     "teacher.unreachable": "No connection to the teacher server, or no answer within the deadline.",
@@ -49,6 +50,7 @@ CODES: dict[str, str] = {
     "wire.too_large": "A request body above the limit, compressed or inflated.",
     "api.unreachable": "No connection to the trajectory API, or no answer within the deadline.",
     "api.refused": "The trajectory API refused the request.",
+    "api.failed": "The trajectory API failed on the request (a 5xx answer).",
     "api.queue_full": "The queue is full; the same request can be repeated later.",
     "api.not_registered": "The trainer or environment must register first.",
     "train.not_finite": "The loss or a gradient is not finite; the step was not applied.",
@@ -56,6 +58,7 @@ CODES: dict[str, str] = {
     "run.child_died": "A process of a supervised run ended before its time.",
     "run.failed": "The run failed for a reason that no other code names.",
     "run.not_ready": "A process of a supervised run was not ready in time.",
+    "internal.error": "A defect of atroposlib itself; please report it with its traceback.",
 }
 
 

@@ -49,7 +49,7 @@ class BaseEnvConfig(BaseModel):
     use_wandb: bool = Field(True, description="Log to Weights & Biases under the trainer's project.")
     rollout_server_url: str = Field("http://localhost:8000", description="URL of the trajectory API.")
     total_steps: int = Field(
-        1000, description="Trainer steps after which the environment ends; -1 for no end."
+        1000, description="Trainer steps after which the environment ends; -1 takes the trainer's number."
     )
     wandb_name: str | None = Field(None, description="Name of the run; the environment's name when null.")
     num_rollouts_to_keep: int = Field(32, description="Groups kept for the rollout table.")

@@ -62,7 +62,7 @@ def resolve_openai_configs(
         if isinstance(default_server_configs, ServerBaseline):
             return default_server_configs
         return list(default_server_configs)
-    logger.info("using one server, merged from the environment, the YAML file and the command line")
+    logger.debug("using one server, merged from the environment, the YAML file and the command line")
     return [_config(openai_config_dict)]
 
 

@@ -1,0 +1,1 @@
+"""Environments: rollouts of a student, scored by a reward and by teachers, posted to the trajectory API."""

@@ -1,0 +1,36 @@
+"""What an environment has done so far: groups sent, dropped by reason, teacher failures, policy changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Counters:
+    """Counts since the environment started. Each dropped group is counted under one reason.
+
+    Attributes:
+        sent: Groups that the trajectory API took, or that were written to a file without one.
+        sequences: Sequences of these groups.
+        dropped: Groups, or items that gave none, by reason.
+        teacher_failures: Sequences that the teacher could not score.
+        policy_changes: Rollouts during which the student's weights changed.
+        retried: Items that went back to the backlog after a failure.
+    """
+
+    sent: int = 0
+    sequences: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    teacher_failures: int = 0
+    policy_changes: int = 0
+    retried: int = 0
+
+    def line(self) -> str:
+        """The counts in one line, for the log."""
+        dropped = ", ".join(f"{reason} {count}" for reason, count in sorted(self.dropped.items()))
+        return (
+            f"sent {self.sent} groups ({self.sequences} sequences), dropped {self.dropped.total()}"
+            f"{f' ({dropped})' if dropped else ''}, teacher failures {self.teacher_failures}, "
+            f"policy changes {self.policy_changes}, retried {self.retried}"
+        )

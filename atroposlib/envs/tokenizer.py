@@ -1,0 +1,46 @@
+"""Loading of a tokenizer by hub id or directory, without torch where that gives the same tokenizer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from atroposlib.envs.telling import first_line
+from atroposlib.errors import UsageError
+
+PLAIN_CLASS = "PreTrainedTokenizerFast"
+
+
+def load_tokenizer(name: str) -> Any:
+    """The tokenizer of a hub id or directory. Raises UsageError when it cannot be loaded."""
+    try:
+        return read_tokenizer(name)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            "the tokenizer cannot be loaded",
+            code="usage.model",
+            where="env.tokenizer_name",
+            got=f"{name!r}: {first_line(error)}",
+            fix="give a hub id or a directory with tokenizer.json",
+        ) from error
+
+
+def read_tokenizer(name: str) -> Any:
+    """The tokenizer of a hub id or directory. Raises OSError or ValueError as transformers does."""
+    if _declares_plain_class(Path(name)):
+        # AutoTokenizer would import torch (6 s) and then make the same object.
+        from transformers import PreTrainedTokenizerFast
+
+        return PreTrainedTokenizerFast.from_pretrained(name)
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(name, use_fast=True)
+
+
+def _declares_plain_class(directory: Path) -> bool:
+    config = directory / "tokenizer_config.json"
+    if not config.is_file():
+        return False
+    declared: Any = json.loads(config.read_text(encoding="utf-8")).get("tokenizer_class")
+    return bool(declared == PLAIN_CLASS)
