@@ -37,7 +37,10 @@ class DemoSettings(BaseModel):
     batch_size: int = Field(8, ge=1, description="Sequences of an optimizer step.")
     group_size: int = Field(4, ge=1, description="Rollouts sampled from one prompt; divides batch_size.")
     batches_ahead: int = Field(
-        2, ge=1, description="Most batches that rollouts may run ahead of the trainer."
+        1,
+        ge=1,
+        description="Batches that may wait or be in work beside the one trained and the next one, which the "
+        "trainer has fetched already.",
     )
     max_completion_tokens: int = Field(48, ge=1, description="Longest rollout and held-out text, in tokens.")
     max_token_length: int = Field(512, ge=2, description="Longest prompt and completion together, in tokens.")
