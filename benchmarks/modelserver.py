@@ -21,6 +21,7 @@ from typing import Any
 
 import aiohttp
 
+from atroposlib.demo.assets import ensure_model
 from atroposlib.modelserver.serve import reserve_port
 
 REQUESTS = 8
@@ -170,15 +171,16 @@ def goals(found: dict[str, float]) -> list[dict[str, Any]]:
 def main() -> int:
     """Measure, print, write, check."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True, help="directory or hub id")
+    parser.add_argument("--model", help="directory or hub id (the demo's teacher when omitted)")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    with server(options.model) as url:
+    model = options.model or str(ensure_model())
+    with server(model) as url:
         found = asyncio.run(measure_server(url, options.repeats))
-    found |= asyncio.run(measure_transformers(options.model, options.repeats))
-    result = {"rows": rows(found), "goals": goals(found)}
+    found |= asyncio.run(measure_transformers(model, options.repeats))
+    result = {"title": "Embedded model server", "rows": rows(found), "goals": goals(found)}
     for row in result["rows"]:
         print(f"{row['name']:<36}{row['seconds']:>9.3f} s{row['tokens_per_s']:>10.1f} tokens/s")
     for goal in result["goals"]:

@@ -30,8 +30,10 @@ class DemoSettings(BaseModel):
         None, description="Environment file to serve; null takes environments/arithmetic_distill.py."
     )
     out: Path | None = Field(None, description="Directory of the results; null takes runs/<time>.")
-    backend: Literal["embedded"] = Field(
-        "embedded", description="Model servers: embedded runs `atropos model-server`."
+    backend: Literal["embedded", "vllm"] = Field(
+        "embedded",
+        description="Model servers: embedded runs `atropos model-server`, vllm the vLLM that "
+        "$ATROPOS_VLLM_PYTHON names (default .venv-vllm/bin/python).",
     )
     steps: int = Field(12, ge=1, description="Optimizer steps.")
     batch_size: int = Field(8, ge=1, description="Sequences of an optimizer step.")

@@ -43,9 +43,11 @@ class ModelServerSettings(BaseModel):
         2048, ge=1, description="Most padded prompt tokens in one forward pass; a longer prompt goes alone."
     )
     max_cached_tokens: int = Field(
-        131_072, ge=1, description="Most padded tokens in the key-value cache; a longer sequence goes alone."
+        65_536, ge=1, description="Most padded tokens in the key-value cache; a longer sequence goes alone."
     )
     batch_wait_ms: float = Field(
-        5.0, ge=0, description="Time an idle server waits for more requests after the first, in milliseconds."
+        5.0,
+        ge=0,
+        description="Time an idle server waits for one more request before it starts, in milliseconds.",
     )
     seed: int = Field(0, ge=0, description="Seed of the requests that carry none.")

@@ -8,12 +8,15 @@ from pathlib import Path
 
 from atroposlib.demo.plan import API, ENVIRONMENT, EVALUATOR, HOST, STUDENT, TEACHER, TRAINER, Plan
 from atroposlib.demo.processes import ChildSpec
+from atroposlib.demo.vllm_backend import Vllm, VllmServer, server_command, server_variables
 
 RUN_MARKER = "ATROPOS_RUN"
 """Environment variable that every process of a run carries; its value is the run's directory."""
 
 ATROPOS = (sys.executable, "-m", "atroposlib.cli.main")
 EVALUATOR_NICENESS = 5
+GPU_MEMORY_SHARE = 0.25
+"""Of each of two vLLM servers; the trainer and the evaluator live on the same GPU."""
 
 
 def children(plan: Plan) -> list[ChildSpec]:
@@ -30,6 +33,29 @@ def _api(plan: Plan) -> ChildSpec:
 
 
 def _model_server(plan: Plan, name: str, model: Path, port: int) -> ChildSpec:
+    if plan.vllm is not None:
+        return _vllm_server(plan, plan.vllm, name, model, port)
+    return _embedded_server(plan, name, model, port)
+
+
+def _vllm_server(plan: Plan, vllm: Vllm, name: str, model: Path, port: int) -> ChildSpec:
+    settings = plan.settings
+    server = VllmServer(
+        model=model,
+        served_as=name,
+        port=port,
+        # Scoring a sequence samples one token after it.
+        max_model_len=settings.max_token_length + 1,
+        max_logprobs=max(20, settings.teacher_top_k),
+        threads=plan.threads,
+        gpu_memory_share=GPU_MEMORY_SHARE,
+        seed=settings.seed,
+    )
+    variables = {**_variables(plan, plan.threads), **server_variables(vllm, server)}
+    return ChildSpec(name, server_command(vllm, server), variables, ready_url=f"{server.url}/health")
+
+
+def _embedded_server(plan: Plan, name: str, model: Path, port: int) -> ChildSpec:
     settings = plan.settings
     options = {
         "--model": str(model),

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from atroposlib.config.demo import DemoSettings
 from atroposlib.demo.files import RunFiles
+
+if TYPE_CHECKING:
+    from atroposlib.demo.vllm_backend import Vllm
 
 HOST = "127.0.0.1"
 TEACHER, STUDENT, API = "teacher", "student", "api"
@@ -59,6 +63,7 @@ class Plan:
     ports: Ports
     environment_file: Path
     prompts: list[list[dict[str, str]]]
+    vllm: Vllm | None = None
 
     @property
     def api_url(self) -> str:

@@ -15,6 +15,7 @@ from atroposlib.demo.plan import TEACHER, Models, Plan, Ports
 from atroposlib.demo.processes import free_ports
 from atroposlib.demo.resolve import model_directory
 from atroposlib.demo.student import prune
+from atroposlib.demo.vllm_backend import find_vllm, vllm_python
 from atroposlib.errors import TeacherError, TeacherUnreachable
 
 TEACHER_TIMEOUT_S = 10.0
@@ -31,6 +32,7 @@ def prepare(settings: DemoSettings, say: Say) -> Plan:
         UsageError: A model, file or directory that cannot be used.
         TeacherUnreachable: The teacher is a URL at which nobody answers.
     """
+    vllm = find_vllm(vllm_python()) if settings.backend == "vllm" else None
     environment = environment_file(settings.environment)
     prompts = held_out_prompts(environment, settings.eval_prompts)
     url = settings.teacher if settings.teacher.startswith(("http://", "https://")) else None
@@ -46,6 +48,7 @@ def prepare(settings: DemoSettings, say: Say) -> Plan:
         ports=Ports(*free_ports(3)),
         environment_file=environment,
         prompts=prompts,
+        vllm=vllm,
     )
     write_configs(plan)
     return plan

@@ -85,7 +85,7 @@ def _most_likely(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The ids that top_k and top_p can leave, in falling order.
 
-    Returns their probabilities, the ids, and the sum that top_p is a share of: of all, or of what top_k leaves.
+    Returns their probabilities, the ids, and what top_p is a share of: the sum of all, or of top_k's.
     """
     if option.top_k > 0:
         ordered, order = probabilities.topk(min(option.top_k, len(probabilities)))

@@ -49,7 +49,9 @@ class Call(Generic[Result]):
     future: Future[Result] = field(default_factory=Future)
 
     def run(self) -> None:
-        """Run it and settle the future."""
+        """Run it and settle the future, unless nobody waits for it any more."""
+        if not self.future.set_running_or_notify_cancel():
+            return
         try:
             self.future.set_result(self.function())
         except Exception as error:  # noqa: BLE001 - handed to whoever waits for the future
@@ -157,7 +159,8 @@ class Scheduler:
             self._changed.notify_all()
 
     def _freeze(self) -> None:
-        self._frozen = True
+        # Not when somebody has resumed in the meantime.
+        self._frozen = self._paused
 
     def _abort(self) -> None:
         with self._changed:
@@ -172,13 +175,17 @@ class Scheduler:
             self._finish(job)
 
     def _work(self) -> None:
-        while self._wait():
-            while self._calls:
-                self._calls.popleft().run()
-            if not self._frozen:
-                self._step()
-            self._tell_drained()
-        self._give_up_calls()
+        try:
+            while self._wait():
+                while self._calls:
+                    self._calls.popleft().run()
+                if not self._frozen:
+                    self._step()
+                self._tell_drained()
+        finally:
+            # Reached by a mistake of our own too: nobody may wait for a worker that is gone.
+            self.stop()
+            self._give_up_calls()
 
     def _give_up_calls(self) -> None:
         with self._changed:
@@ -186,7 +193,8 @@ class Scheduler:
             self._calls.clear()
             self._drained.clear()
         for future in futures:
-            future.set_exception(StoppedError(STOPPED))
+            if future.set_running_or_notify_cancel():
+                future.set_exception(StoppedError(STOPPED))
 
     def _wait(self) -> bool:
         """Sleep until there is something to do; False when that is to stop."""
@@ -216,7 +224,8 @@ class Scheduler:
                 return
             drained, self._drained = self._drained, []
         for future in drained:
-            future.set_result(None)
+            if future.set_running_or_notify_cancel():
+                future.set_result(None)
 
     def _step(self) -> None:
         """One forward pass of waiting prompts, if any, and one token for the running batch."""

@@ -191,6 +191,21 @@ async def test_closed_connection_cancels_the_work() -> None:
     assert cancelled.is_set()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_worker_that_dies_leaves_nobody_waiting(tiny: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise SystemError
+
+    monkeypatch.setattr(tiny.model.scheduler, "_step", broken)
+    first, second = [
+        await tiny.client.post("/v1/completions", json={"prompt": "Hi", "max_tokens": 5}) for _ in range(2)
+    ]
+    assert (first.status_code, second.status_code) == (500, 500)
+    assert (await tiny.client.get("/health")).status_code == 503
+    pause = await tiny.client.post("/pause?mode=keep")
+    assert pause.status_code == 500
+
+
 async def test_failed_batch_fails_its_requests_and_the_server_goes_on(
     tiny: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

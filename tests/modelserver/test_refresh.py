@@ -101,6 +101,17 @@ async def test_requests_sent_while_paused_wait_for_resume(tiny: Served, mode: st
     assert len(await task) == 1
 
 
+async def test_pause_that_nobody_waits_for_harms_nothing(
+    tiny: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with paused_in_the_middle(tiny, monkeypatch, "keep") as task:
+        for mode in ("keep", "wait"):
+            tiny.model.scheduler.pause(mode).cancel()
+        await tiny.post("/resume")
+        assert len((await task)[0]["token_ids"]) == 60
+    assert (await tiny.client.get("/health")).status_code == 200
+
+
 async def test_abort_after_keep_ends_the_frozen_request(
     tiny: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,6 +116,13 @@ def test_samples_pair_the_same_prompt() -> None:
     assert (second.prompt, second.before, second.after) == ("Question 1?", "before 1", None)
 
 
+def test_blank_and_missing_texts_are_told_apart() -> None:
+    parts = {"evaluator": [sample("teacher", 0, "Paris."), sample("student", 0, " \n\n\n ")]}
+    text = checked(page(parts, None))
+    assert "nothing but blanks" in text
+    assert "not measured" in text
+
+
 def test_the_file_is_written(tmp_path: Path) -> None:
     summary = summarize(two_steps(), None, FACTS)
     write_report(tmp_path / "report.html", summary, two_steps(), "")

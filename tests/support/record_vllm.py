@@ -1,23 +1,21 @@
-"""Record the replies of a real vLLM to the requests of ``vllm_cases`` as JSON fixtures.
-
-Start the server first, with ``VLLM_SERVER_DEV_MODE=1`` and ``--served-model-name smollm2 --dtype float32
---max-model-len 1024 --max-logprobs 20`` on SmolLM2-135M-Instruct, then::
-
-    python -m tests.support.record_vllm --url http://127.0.0.1:8000 --model smollm2
-"""
+"""Records the replies of a real vLLM to the requests of ``vllm_cases`` as JSON fixtures: make record-vllm."""
 
 from __future__ import annotations
 
-import argparse
 import json
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import requests
 
+from atroposlib.demo.assets import ensure_model
+from tests.support.running_vllm import MAX_LOGPROBS, MAX_MODEL_LEN, NAME, running_vllm
 from tests.support.vllm_cases import CASES, Case, Limits
 
 DATA = Path(__file__).parents[1] / "data" / "vllm_0_32"
+LIMITS = Limits(NAME, MAX_MODEL_LEN, vocab_size=49152, max_logprobs=MAX_LOGPROBS)
 
 
 def send(url: str, case: Case) -> dict[str, Any]:
@@ -38,23 +36,24 @@ def scrub(value: Any, model: str) -> Any:
     return {key: fixed.get(key, scrub(member, model)) for key, member in value.items()}
 
 
+def record(url: str, group: str) -> None:
+    """Send the cases of a group and write their replies, one a line."""
+    replies = {case.name: scrub(send(url, case), LIMITS.model) for case in CASES[group](LIMITS)}
+    lines = [
+        f" {json.dumps(name)}: {json.dumps(reply, ensure_ascii=False)}" for name, reply in replies.items()
+    ]
+    (DATA / f"{group}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
 def main() -> None:
-    """Send every case and write one file a group of cases."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", required=True)
-    parser.add_argument("--model", required=True, help="name that the server serves the model under")
-    parser.add_argument("--max-model-len", type=int, default=1024)
-    parser.add_argument("--vocab-size", type=int, default=49152)
-    parser.add_argument("--only", choices=sorted(CASES), action="append")
-    options = parser.parse_args()
-    limits = Limits(options.model, options.max_model_len, options.vocab_size)
+    """Record the groups that are named, or all of them, from a vLLM that is started for it."""
     DATA.mkdir(parents=True, exist_ok=True)
-    for group in options.only or CASES:
-        replies = {case.name: scrub(send(options.url, case), options.model) for case in CASES[group](limits)}
-        lines = [
-            f" {json.dumps(name)}: {json.dumps(reply, ensure_ascii=False)}" for name, reply in replies.items()
-        ]
-        (DATA / f"{group}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_vllm(ensure_model(), Path(folder) / "vllm.log") as server,
+    ):
+        for group in sys.argv[1:] or CASES:
+            record(server.url, group)
 
 
 if __name__ == "__main__":
