@@ -27,7 +27,7 @@ from atroposlib.modelserver.serve import reserve_port
 REQUESTS = 8
 PROMPT_TOKENS = 64
 NEW_TOKENS = 48
-SCORED_TOKENS = 128
+SCORED_TOKENS = {"scoring": 128, "short scoring": 16}
 TOP_K = 20
 GOAL_AT_ONCE = 0.5
 
@@ -70,9 +70,9 @@ async def wait_until_healthy(session: aiohttp.ClientSession, url: str) -> None:
 def bodies(kind: str) -> list[dict[str, Any]]:
     """Eight requests of one kind, with random prompts of the same length."""
     rng = random.Random(0)
-    length = SCORED_TOKENS if kind == "scoring" else PROMPT_TOKENS
+    length = SCORED_TOKENS.get(kind, PROMPT_TOKENS)
     prompts = [[rng.randrange(1000, 40000) for _ in range(length)] for _ in range(REQUESTS)]
-    if kind == "scoring":
+    if kind in SCORED_TOKENS:
         return [
             {"prompt": ids, "prompt_logprobs": TOP_K, "max_tokens": 1, "temperature": 0} for ids in prompts
         ]
@@ -108,7 +108,7 @@ async def measure_server(url: str, repeats: int) -> dict[str, float]:
                 reply.raise_for_status()
                 await reply.read()
 
-        for kind in ("sampling", "scoring"):
+        for kind in ("sampling", *SCORED_TOKENS):
             requests = bodies(kind)
 
             async def in_a_row(requests: list[dict[str, Any]] = requests) -> None:
@@ -150,7 +150,7 @@ async def measure_transformers(model_name: str, repeats: int) -> dict[str, float
 
 def rows(found: dict[str, float]) -> list[dict[str, Any]]:
     """The table: seconds and tokens a second."""
-    tokens = {"sampling": REQUESTS * NEW_TOKENS, "scoring": REQUESTS * SCORED_TOKENS}
+    tokens = {kind: REQUESTS * count for kind, count in {"sampling": NEW_TOKENS, **SCORED_TOKENS}.items()}
     return [
         {
             "name": name,
@@ -162,10 +162,15 @@ def rows(found: dict[str, float]) -> list[dict[str, Any]]:
 
 
 def goals(found: dict[str, float]) -> list[dict[str, Any]]:
-    """What the server promises."""
-    ratio = found["sampling, at once"] / found["sampling, in a row"]
-    name = "eight sampling requests at once / in a row"
-    return [{"name": name, "value": round(ratio, 3), "goal": GOAL_AT_ONCE, "ok": ratio <= GOAL_AT_ONCE}]
+    """What the server promises; scoring of long prompts is bound by arithmetic, which no batch makes less."""
+    result = []
+    for kind in ("sampling", "short scoring"):
+        ratio = found[f"{kind}, at once"] / found[f"{kind}, in a row"]
+        name = f"eight {kind} requests at once / in a row"
+        result.append(
+            {"name": name, "value": round(ratio, 3), "goal": GOAL_AT_ONCE, "ok": ratio <= GOAL_AT_ONCE}
+        )
+    return result
 
 
 def main() -> int:

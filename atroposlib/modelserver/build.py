@@ -9,9 +9,10 @@ from transformers import PreTrainedModel
 
 from atroposlib.config.modelserver import ModelServerSettings
 from atroposlib.errors import ConfigError
+from atroposlib.modelserver.admission import BatchLimits
 from atroposlib.modelserver.engine import Engine
 from atroposlib.modelserver.loading import load, reload_weights
-from atroposlib.modelserver.scheduler import BatchLimits, Scheduler
+from atroposlib.modelserver.scheduler import Scheduler
 from atroposlib.modelserver.served import ServedModel
 from atroposlib.modelserver.text import TextCodec
 from atroposlib.modelserver.work import EndTokens

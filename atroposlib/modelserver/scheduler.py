@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from atroposlib.modelserver.admission import BatchLimits, choose_batch
 from atroposlib.modelserver.work import Job, Sequence
 
 if TYPE_CHECKING:
@@ -29,16 +30,6 @@ logger = logging.getLogger(__name__)
 
 class StoppedError(RuntimeError):
     """The server is shutting down, so a request will not be answered."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchLimits:
-    """How much goes into one batch; see the settings of the same names."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_cached_tokens: int
-    batch_wait_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,36 +259,3 @@ class Scheduler:
             chosen = set(taken)
             self._waiting = deque(sequence for sequence in waiting if sequence not in chosen)
         return taken
-
-
-def choose_batch(waiting: Iterable[Sequence], running: list[Sequence], limits: BatchLimits) -> list[Sequence]:
-    """The oldest waiting sequence that there is room for, and those of its kind that fit beside it."""
-    taken: list[Sequence] = []
-    jobs: set[Job] = set()
-    longest = 0
-    full = False
-    for sequence in waiting:
-        goes_on = _goes_on(sequence)
-        if taken and goes_on != _goes_on(taken[0]):
-            continue
-        if goes_on and (full or not _fits_cache([*running, *taken, sequence], limits)):
-            full = True  # Later ones may not overtake, or a large request would wait for ever.
-            continue
-        width = max(longest, len(sequence.job.prompt_ids))
-        if taken and len(jobs | {sequence.job}) * width > limits.max_num_batched_tokens:
-            continue
-        taken.append(sequence)
-        jobs.add(sequence.job)
-        longest = width
-    return taken
-
-
-def _goes_on(sequence: Sequence) -> bool:
-    return sequence.job.options.max_tokens > 1
-
-
-def _fits_cache(sequences: list[Sequence], limits: BatchLimits) -> bool:
-    if len(sequences) == 1:
-        return True
-    width = max(len(sequence.job.prompt_ids) + sequence.job.options.max_tokens for sequence in sequences)
-    return len(sequences) <= limits.max_num_seqs and len(sequences) * width <= limits.max_cached_tokens
