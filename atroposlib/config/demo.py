@@ -35,7 +35,7 @@ class DemoSettings(BaseModel):
         description="Model servers: embedded runs `atropos model-server`, vllm the vLLM that "
         "$ATROPOS_VLLM_PYTHON names (default .venv-vllm/bin/python).",
     )
-    steps: int = Field(12, ge=1, description="Optimizer steps.")
+    steps: int = Field(16, ge=1, description="Optimizer steps.")
     batch_size: int = Field(8, ge=1, description="Sequences of an optimizer step.")
     group_size: int = Field(4, ge=1, description="Rollouts sampled from one prompt; divides batch_size.")
     batches_ahead: int = Field(

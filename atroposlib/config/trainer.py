@@ -39,6 +39,10 @@ class TrainerSettings(BaseModel):
     loss: LossSettings = Field(default_factory=LossSettings, description="The loss and its settings.")
     learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate of AdamW.")
     warmup_steps: int = Field(0, ge=0, description="Steps over which the learning rate rises linearly.")
+    schedule: Literal["constant", "linear"] = Field(
+        "constant",
+        description="Learning rate after warm-up: constant, or falling linearly to a tenth at the end.",
+    )
     weight_decay: float = Field(0.0, ge=0, description="Weight decay of AdamW, on matrices only.")
     betas: tuple[float, float] = Field((0.9, 0.95), description="Decay rates of AdamW's two moments.")
     max_grad_norm: float = Field(1.0, gt=0, description="Norm to which a larger gradient is scaled down.")

@@ -55,6 +55,8 @@ def trainer_settings(plan: Plan) -> TrainerSettings:
         max_token_len=settings.max_token_length,
         learning_rate=settings.learning_rate,
         warmup_steps=settings.warmup_steps,
+        # The last steps are noisy at the peak rate, and the run is judged by where it ends.
+        schedule="linear",
         device=settings.device,
         threads=plan.threads,
         seed=settings.seed,

@@ -1,8 +1,8 @@
 """The weight refresh routes, which a stock vLLM has in its development mode.
 
 The order that a trainer uses: /pause?mode=keep, /collective_rpc with reload_weights, /reset_prefix_cache,
-/update_weight_version, /resume. Sequences frozen by ``keep`` go on with the keys and values of the old
-weights, as they do in vLLM.
+/update_weight_version, /resume. Sequences frozen by ``keep`` go on with the keys and values that the old
+weights made, where vLLM computes them anew (``reset_running_requests``): they count as the older version's.
 """
 
 from __future__ import annotations

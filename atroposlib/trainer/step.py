@@ -13,6 +13,9 @@ from atroposlib.collate.sequences import TrainSequence
 from atroposlib.config.trainer import TrainerSettings
 from atroposlib.trainer.student import StudentWithLoss
 
+FINAL_SHARE = 0.1
+"""Share of the peak learning rate that a falling schedule ends at."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
@@ -47,8 +50,14 @@ def build_optimizer(student: StudentWithLoss, settings: TrainerSettings) -> torc
 
 
 def learning_rate(step: int, settings: TrainerSettings) -> float:
-    """Learning rate of optimizer step ``step`` (counted from 1): a linear rise, then constant."""
-    return settings.learning_rate * min(1.0, step / max(1, settings.warmup_steps))
+    """Learning rate of optimizer step ``step`` (counted from 1): a linear rise, then the schedule."""
+    if step < settings.warmup_steps:
+        return settings.learning_rate * step / settings.warmup_steps
+    if settings.schedule == "constant":
+        return settings.learning_rate
+    after_warmup = max(1, settings.total_steps - max(1, settings.warmup_steps))
+    fallen = (step - max(1, settings.warmup_steps)) / after_warmup
+    return settings.learning_rate * (1.0 - (1.0 - FINAL_SHARE) * fallen)
 
 
 def micro_batches(sequences: Sequence[TrainSequence], size: int) -> list[list[TrainSequence]]:

@@ -54,11 +54,20 @@ async def test_ids_go_in_and_the_servers_ids_and_logprobs_come_out() -> None:
         "n": 2,
         "temperature": 0.7,
         "top_p": 0.9,
+        "top_k": -1,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
         "max_tokens": 9,
         "logprobs": 0,
         "return_token_ids": True,
         "stream": False,
     }
+
+
+async def test_sampling_defaults_of_a_model_directory_do_not_shape_the_samples() -> None:
+    _, request = await ask(sample_once, reply_with(), prompt=PROMPT)
+    neutral = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+    assert neutral.items() <= request.body.items()
 
 
 async def test_the_recorded_rollout_of_a_real_vllm_lines_up() -> None:

@@ -123,6 +123,13 @@ def test_learning_rate_rises_linearly_and_stays() -> None:
     assert learning_rate(1, make_settings(learning_rate=1.0)) == 1.0
 
 
+def test_linear_schedule_falls_from_the_peak_after_warm_up_to_a_tenth_at_the_last_step() -> None:
+    settings = make_settings(learning_rate=1.0, warmup_steps=2, total_steps=12, schedule="linear")
+    rates = [learning_rate(step, settings) for step in (1, 2, 7, 12)]
+    assert rates == pytest.approx([0.5, 1.0, 0.55, 0.1])
+    assert learning_rate(1, make_settings(total_steps=1, schedule="linear", learning_rate=1.0)) == 1.0
+
+
 def test_micro_batches_hold_every_sequence_once_with_like_lengths_together() -> None:
     sequences = make_sequences()
     parts = micro_batches(sequences, 3)

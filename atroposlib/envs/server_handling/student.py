@@ -30,6 +30,16 @@ STUDENT = Party(
 
 LOGPROB_SLACK = 1e-3
 
+NEUTRAL_SAMPLING = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+}
+"""What is sent where the caller says nothing. A server would else take the values of the model's
+generation_config.json, which shape the samples while their logprobs stay those of the whole distribution."""
+
 _INTERRUPTED = frozenset({"abort", "error"})
 
 ReplyT = TypeVar("ReplyT", ChatCompletion, TextCompletion)
@@ -57,7 +67,7 @@ async def sample_once(session: aiohttp.ClientSession, peer: Peer, params: Mappin
         StudentError: student.no_token_ids, student.bad_reply, student.refused or student.unreachable.
     """
     # logprobs 0: the sampled token's own logprob and no other candidates.
-    asked = {**params, "logprobs": 0, "return_token_ids": True}
+    asked = {**NEUTRAL_SAMPLING, **params, "logprobs": 0, "return_token_ids": True}
     body = await call(session, peer, "/v1/completions", _request(peer, asked))
     return await decode(body, peer, lambda reply: _sampled(reply, peer, params))
 
