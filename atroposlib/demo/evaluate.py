@@ -83,6 +83,10 @@ def due_checkpoints(settings: EvaluatorSettings) -> Iterator[tuple[int, Path]]:
         if newest is None or newest[0] < due:
             time.sleep(POLL_S)
             continue
+        if not newest[1].is_dir():
+            # A faster trainer has pruned it since; its successor is in the journal, or will be.
+            time.sleep(POLL_S)
+            continue
         done = newest[0]
         yield newest
 

@@ -17,6 +17,7 @@ from atroposlib.demo.resolve import model_directory
 from atroposlib.demo.student import prune
 from atroposlib.demo.vllm_backend import find_vllm, vllm_python
 from atroposlib.errors import TeacherError, TeacherUnreachable
+from atroposlib.teacher.address import server_root
 
 TEACHER_TIMEOUT_S = 10.0
 
@@ -61,9 +62,12 @@ def serving(url: str) -> tuple[str, str]:
         TeacherUnreachable: Nobody answers.
         TeacherError: What answers is no model server.
     """
-    where = f"{root_url(url)}/v1/models"
+    where = f"{server_root(url)}/v1/models"
+    session = requests.Session()
+    # Like every other client of the run: a proxy of the environment is not asked for servers at hand.
+    session.trust_env = False
     try:
-        answer = requests.get(where, timeout=TEACHER_TIMEOUT_S)
+        answer = session.get(where, timeout=TEACHER_TIMEOUT_S)
     except requests.RequestException as error:
         raise TeacherUnreachable(
             "the teacher cannot be reached",
@@ -80,11 +84,6 @@ def serving(url: str) -> tuple[str, str]:
         ) from error
 
 
-def root_url(url: str) -> str:
-    """A server's URL without a closing slash or /v1."""
-    return url.rstrip("/").removesuffix("/v1").rstrip("/")
-
-
 def _models(
     settings: DemoSettings,
     files: RunFiles,
@@ -94,7 +93,7 @@ def _models(
     served_as: str,
 ) -> Models:
     title = PACKAGED_MODELS[settings.teacher].title if settings.teacher in PACKAGED_MODELS else teacher.name
-    server = (root_url(url) if url else None, served_as)
+    server = (server_root(url) if url else None, served_as)
     if student is not None:
         return Models(teacher, student, title, student.name, f"{student.name}, as given", teacher, *server)
     pruned = prune(teacher, files.student, settings.keep_layers)

@@ -113,7 +113,7 @@ def _step(progress: Progress, event: Event) -> str:
     seconds = event["time"] - event["start"]
     return (
         f"trainer: step {event['step']}/{progress.steps}, loss {event['loss']:.3f} nats/token, "
-        f"{event['trained_tokens']} tokens trained in {seconds:.1f} s, waited {event['wait_s']:.1f} s"
+        f"{event['target_tokens']} tokens trained in {seconds:.1f} s, waited {event['wait_s']:.1f} s"
     )
 
 

@@ -111,7 +111,7 @@ def summarize(
     """
     trainer, environment = parts.get("trainer", ()), parts.get("environment", ())
     steps, evals = of_kind(trainer, "step"), of_kind(parts.get("evaluator", ()), "eval")
-    tokens, targets = (sum(step[name] for step in steps) for name in ("trained_tokens", "target_tokens"))
+    marked, targets = (sum(step[name] for step in steps) for name in ("trained_tokens", "target_tokens"))
     kl = {event["step"]: event["kl"] for event in evals}
     ended = max(kl, default=0)
     return {
@@ -125,8 +125,8 @@ def summarize(
         "kl_tokens": evals[-1]["tokens"] if evals else None,
         "loss_first": steps[0]["loss"] if steps else None,
         "loss_last": steps[-1]["loss"] if steps else None,
-        "tokens_trained": tokens,
-        "teacher_token_frac": targets / tokens if tokens else None,
+        "tokens_trained": targets,
+        "teacher_token_frac": targets / marked if marked else None,
         "captured_mass": token_weighted(steps, "captured_mass", "target_tokens"),
         "overlap_share": overlap_share(steps, environment),
         **_group_members(status, steps, of_kind(trainer, "dropped")),

@@ -93,7 +93,8 @@ async def collect_groups(env: BaseEnv, item: Item) -> tuple[list[ScoredDataGroup
     if before != after and before is not None and after is not None:
         env.runtime.counters.policy_changes += 1
         env.runtime.journal.write("policy_changed", before=before, after=after)
-    version = before if after is None else after if before is None else min(before, after)
+    # Versions rise, so the first read is the smaller one; without it nothing is known of the sample's start.
+    version = before if before is None or after is None else min(before, after)
     processed: Any = await env.postprocess_histories(collected) if collected else None
     as_list = isinstance(processed, list)
     groups = [group for group in (processed if as_list else [processed]) if group]

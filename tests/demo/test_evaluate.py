@@ -81,16 +81,30 @@ def test_the_measure_does_not_depend_on_the_run(settings: EvaluatorSettings, tmp
     assert kls[0] == kls[1]
 
 
-def test_the_newest_checkpoint_stands_for_those_missed(settings: EvaluatorSettings) -> None:
-    trainer = Journal(settings.checkpoints)
-    for step in (1, 2, 3):
-        trainer.write("checkpoint", step=step, path=f"step-{step}", seconds=0.1)
+def save(settings: EvaluatorSettings, directory: Path, *steps: int) -> None:
+    """Checkpoints as a trainer leaves them."""
+    for step in steps:
+        path = directory / f"step-{step}"
+        path.mkdir()
+        Journal(settings.checkpoints).write("checkpoint", step=step, path=str(path), seconds=0.1)
+
+
+def test_the_newest_checkpoint_stands_for_those_missed(settings: EvaluatorSettings, tmp_path: Path) -> None:
+    save(settings, tmp_path, 1, 2, 3)
     due = due_checkpoints(settings)
-    assert next(due) == (3, Path("step-3"))
-    for step in (4, 5):
-        trainer.write("checkpoint", step=step, path=f"step-{step}", seconds=0.1)
-    assert next(due) == (5, Path("step-5"))
+    assert next(due) == (3, tmp_path / "step-3")
+    save(settings, tmp_path, 4, 5)
+    assert next(due) == (5, tmp_path / "step-5")
     assert next(due, None) is None
+
+
+def test_a_checkpoint_pruned_before_it_was_read_gives_way_to_its_successor(
+    settings: EvaluatorSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(settings, tmp_path, 3)
+    (tmp_path / "step-3").rmdir()
+    monkeypatch.setattr(evaluate.time, "sleep", lambda _: save(settings, tmp_path, 4))
+    assert next(due_checkpoints(settings)) == (4, tmp_path / "step-4")
 
 
 def test_other_events_are_no_checkpoints() -> None:

@@ -15,7 +15,7 @@ from atroposlib.demo.configs import environment_config, trainer_settings
 from atroposlib.demo.environment import environment_file, held_out_prompts
 from atroposlib.demo.files import new_run
 from atroposlib.demo.plan import shared_threads
-from atroposlib.demo.prepare import prepare, root_url
+from atroposlib.demo.prepare import prepare, serving
 from atroposlib.demo.resolve import model_directory
 from atroposlib.errors import AtroposError, TeacherUnreachable, UsageError
 from tests.demo.plans import make_plan
@@ -176,12 +176,10 @@ def test_an_environment_file_that_does_not_exist_is_refused(tmp_path: Path) -> N
         environment_file(tmp_path / "nothing.py")
 
 
-@pytest.mark.parametrize(
-    "url",
-    ["http://v1-host:8000", "http://v1-host:8000/", "http://v1-host:8000/v1", "http://v1-host:8000/v1/"],
-)
-def test_a_url_may_end_in_v1(url: str) -> None:
-    assert root_url(url) == "http://v1-host:8000"
+def test_a_password_in_the_teachers_url_is_refused_and_not_told() -> None:
+    with pytest.raises(UsageError) as refused:
+        serving("http://user:s3cret@127.0.0.1:9/v1")
+    assert "s3cret" not in str(refused.value)
 
 
 def test_settings_that_do_not_fit_together_are_refused() -> None:

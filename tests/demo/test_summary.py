@@ -47,6 +47,13 @@ def test_figures_of_a_whole_run() -> None:
     assert summary["groups_balanced"] is True
 
 
+def test_tokens_without_a_target_are_not_counted_as_trained() -> None:
+    parts = {**two_steps(), "trainer": [step(1, 0.0, 5.0, target_tokens=40), step(2, 5.0, 9.0)]}
+    summary = summarize(parts, None, FACTS)
+    assert summary["tokens_trained"] == 140
+    assert summary["teacher_token_frac"] == pytest.approx(140 / 200)
+
+
 def test_a_run_cut_short_has_nulls_and_no_guesses() -> None:
     summary = summarize({}, None, FACTS)
     assert summary.keys() >= REQUIRED
