@@ -54,6 +54,8 @@ CODES: dict[str, str] = {
     "api.queue_full": "The queue is full; the same request can be repeated later.",
     "api.not_registered": "The trainer or environment must register first.",
     "train.not_finite": "The loss or a gradient is not finite; the step was not applied.",
+    "train.no_target": "Batches carry no teacher target, so there is nothing to learn from.",
+    "train.no_environment": "Every environment has left, and what is queued makes no batch.",
     "train.refresh_failed": "The student server did not take the new weights.",
     "run.child_died": "A process of a supervised run ended before its time.",
     "run.failed": "The run failed for a reason that no other code names.",
@@ -72,6 +74,9 @@ class AtroposError(Exception):
         got: What was found.
         expected: What was wanted.
         fix: What the user can do about it.
+
+    Attributes:
+        timed_out: Whether the request's deadline passed, which is no sign that the server is away.
     """
 
     default_code: ClassVar[str] = "run.failed"
@@ -97,6 +102,7 @@ class AtroposError(Exception):
         self.got = got
         self.expected = expected
         self.fix = fix
+        self.timed_out = False
 
     def __str__(self) -> str:
         where = f"{self.where}: " if self.where else ""

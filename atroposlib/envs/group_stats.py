@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from atroposlib.types import ABSENT_LOGPROB, IGNORED
 
 
 def group_stats(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Counts and captured mass of a group.
+    """Counts and captured mass of a group as an environment sends it.
+
+    The teacher's arrays may be ragged or end early, as the API pads them: what is missing is no target.
 
     Returns:
         ``sequences``; ``tokens``; ``trained_tokens`` (mask not -100); ``target_tokens`` (trained, and at
@@ -17,12 +20,13 @@ def group_stats(group: Mapping[str, Any]) -> dict[str, Any]:
         teacher's probability that the present columns hold, None without target tokens.
     """
     target_tokens, mass = 0, 0.0
-    ids_of, logprobs_of = group.get("distill_token_ids") or [], group.get("distill_logprobs") or []
-    for mask, ids, logprobs in zip(group["masks"], ids_of, logprobs_of, strict=False):
-        trained = [position for position, value in enumerate(mask) if value != IGNORED]
-        count, held = _targets([ids[p] for p in trained], [logprobs[p] for p in trained])
-        target_tokens += count
-        mass += held
+    ids_of, logprobs_of = group.get("distill_token_ids"), group.get("distill_logprobs")
+    if ids_of is not None and logprobs_of is not None:
+        for mask, ids, logprobs in zip(group["masks"], ids_of, logprobs_of, strict=False):
+            rows = zip(mask, ids, logprobs, strict=False)
+            count, held = _targets([(row, values) for trained, row, values in rows if trained != IGNORED])
+            target_tokens += count
+            mass += held
     return {
         "sequences": len(group["tokens"]),
         "tokens": sum(len(ids) for ids in group["tokens"]),
@@ -32,13 +36,14 @@ def group_stats(group: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _targets(ids: list[list[int]], logprobs: list[list[float]]) -> tuple[int, float]:
-    """Rows with a present column among [R][K] rows, and the sum of the probability they hold."""
-    if not ids:
-        return 0, 0.0
+def _targets(rows: list[tuple[list[int], list[float]]]) -> tuple[int, float]:
+    """Rows (ids and logprobs) with a present column among R, and the sum of the probability they hold."""
     import numpy as np
 
-    values = np.asarray(logprobs, dtype=np.float64)
-    present = (np.asarray(ids) >= 0) & (values > ABSENT_LOGPROB)
-    mass = np.where(present, np.exp(values), 0.0).sum(axis=1)
-    return int(present.any(axis=1).sum()), float(mass.sum())
+    widths = [min(len(ids), len(logprobs)) for ids, logprobs in rows]
+    cut = [(ids[:width], logprobs[:width]) for (ids, logprobs), width in zip(rows, widths, strict=True)]
+    ids_flat = np.fromiter(chain.from_iterable(ids for ids, _ in cut), dtype=np.int64)
+    values = np.fromiter(chain.from_iterable(logprobs for _, logprobs in cut), dtype=np.float64)
+    present = (ids_flat >= 0) & (values > ABSENT_LOGPROB)
+    row_of = np.repeat(np.arange(len(rows)), widths)
+    return len(np.unique(row_of[present])), float(np.exp(values[present]).sum())

@@ -180,7 +180,8 @@ class RolloutLoop:
             logger.warning("after its groups were handed over, a worker failed: %s", one_line(error))
 
     def _retry(self, work: Work, error: BaseException) -> None:
-        if isinstance(error, AtroposError) and error.code.endswith(".unreachable"):
+        # A request that ran out of time may do so every time, so it costs an attempt; an outage costs none.
+        if isinstance(error, AtroposError) and error.code.endswith(".unreachable") and not error.timed_out:
             self._pause_for_outage(error)
             self.backlog.appendleft(work)
             return

@@ -41,7 +41,7 @@ async def _opened(env: BaseEnv) -> AsyncIterator[None]:
 
 
 async def serve(env: BaseEnv) -> None:
-    """Roll out until the trainer has reached ``total_steps``; then disconnect from the API."""
+    """Roll out until the trainer has reached ``total_steps``; end the evaluation, disconnect from the API."""
     if env.config.use_wandb:
         import_wandb()
     async with _opened(env):
@@ -60,10 +60,20 @@ async def serve(env: BaseEnv) -> None:
                 env.config.batch_size,
             )
             await RolloutLoop(env).run()
+            await _finish_evaluation(env)
         finally:
             await env.runtime.sender.close()
             await env.runtime.disconnect(env.env_id)
             logger.info("ended at step %d: %s", env.curr_step, env.runtime.counters.line())
+
+
+async def _finish_evaluation(env: BaseEnv) -> None:
+    """Wait for an evaluation under way, as one that began at the last step; its failure was told already."""
+    if env.eval_runner is not None and not env.eval_runner.done():
+        logger.info("waiting for the evaluation to end")
+        await asyncio.wait([env.eval_runner])
+    if env.eval_workers:
+        await asyncio.wait(env.eval_workers)
 
 
 async def process(env: BaseEnv) -> None:

@@ -85,11 +85,11 @@ class Sender:
             for group in groups:
                 self._on_dropped(group, NOT_DELIVERED)
             raise
+        if reason is None:
+            await _report_sent(groups, on_sent)
+            return
         for group in groups:
-            if reason is None:
-                await on_sent(group)
-            else:
-                self._on_dropped(group, reason)
+            self._on_dropped(group, reason)
 
     async def _post(self, groups: list[ScoredDataGroup], as_list: bool) -> str | None:
         """Post until the API takes the groups; the reason when it never will."""
@@ -104,7 +104,7 @@ class Sender:
         try:
             async for attempt in AsyncRetrying(
                 retry=retry_if_exception(_can_succeed_later),
-                stop=_has_failed_too_often,
+                stop=_FailsTooOften(),
                 wait=wait_random_exponential(multiplier=0.2, max=LONGEST_PAUSE_SECONDS),
                 before_sleep=_tell_first_retry,
                 reraise=True,
@@ -117,22 +117,39 @@ class Sender:
         return None
 
 
+async def _report_sent(
+    groups: list[ScoredDataGroup], on_sent: Callable[[ScoredDataGroup], Awaitable[None]]
+) -> None:
+    """Await ``on_sent`` for every group, also after it failed for one; the first failure is raised last."""
+    failures: list[Exception] = []
+    for group in groups:
+        try:
+            await on_sent(group)
+        except Exception as error:  # noqa: BLE001 - raised below, once every stored group is recorded
+            failures.append(error)
+    if failures:
+        raise failures[0]
+
+
 def _can_succeed_later(error: BaseException) -> bool:
     """No answer, a 5xx answer, a full queue, or no trainer yet."""
     return isinstance(error, ApiError) and error.code != "api.refused"
 
 
-def _has_failed_too_often(state: RetryCallState) -> bool:
-    """Whether to give up: a request the server keeps failing on would hold its worker for ever.
+class _FailsTooOften:
+    """Gives up after several 5xx answers in a row: such a request would hold its worker for ever.
 
     An API that is away or full is waited for without limit.
     """
-    error = state.outcome.exception() if state.outcome is not None else None
-    return (
-        isinstance(error, ApiError)
-        and error.code == "api.failed"
-        and state.attempt_number >= MOST_FAILED_ATTEMPTS
-    )
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+
+    def __call__(self, state: RetryCallState) -> bool:
+        error = state.outcome.exception() if state.outcome is not None else None
+        failed = isinstance(error, ApiError) and error.code == "api.failed"
+        self._in_a_row = self._in_a_row + 1 if failed else 0
+        return self._in_a_row >= MOST_FAILED_ATTEMPTS
 
 
 def _tell_first_retry(state: RetryCallState) -> None:

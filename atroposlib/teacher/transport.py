@@ -142,13 +142,15 @@ async def call(session: aiohttp.ClientSession, peer: Peer, path: str, body: Mapp
 def _no_answer(peer: Peer, path: str, failure: Exception) -> Exception:
     code, where = peer.party.codes["unreachable"], peer.root + path
     if isinstance(failure, TimeoutError) and not isinstance(failure, aiohttp.ConnectionTimeoutError):
-        return peer.party.unreachable(
+        late = peer.party.unreachable(
             f"the {peer.party.name} server gave no answer in time",
             code=code,
             where=where,
             got=f"no answer for {peer.timeout_s:g} s",
             fix="raise the server's timeout, or see whether the server is paused or overloaded",
         )
+        late.timed_out = True
+        return late
     error = peer.party.unreachable(
         f"the {peer.party.name} server cannot be reached",
         code=code,

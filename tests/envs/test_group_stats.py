@@ -29,6 +29,18 @@ def test_captured_mass_is_the_mean_over_trained_positions_with_a_target() -> Non
     assert stats["captured_mass"] == pytest.approx((0.75 + 0.25) / 2)
 
 
+def test_ragged_and_missing_rows_count_as_no_target() -> None:
+    group = {
+        "tokens": [[1, 2, 3, 4], [5, 6], [7, 8]],
+        "masks": [[-100, 2, 3, 4], [-100, 6], [-100, 8]],
+        "distill_token_ids": [[[], [2, 9], [3]], [], [[], [8]]],
+        "distill_logprobs": [[[], [HALF, QUARTER], [QUARTER]], [], [[], [HALF]]],
+    }
+    stats = group_stats(group)
+    assert (stats["trained_tokens"], stats["target_tokens"]) == (5, 3)
+    assert stats["captured_mass"] == pytest.approx((0.75 + 0.25 + 0.5) / 3)
+
+
 def test_group_without_targets_has_no_mass() -> None:
     group = {"tokens": [[1, 2]], "masks": [[-100, 2]], "distill_token_ids": None, "distill_logprobs": None}
     stats = group_stats(group)

@@ -249,6 +249,25 @@ async def test_student_that_is_away_costs_no_item_and_one_log_line(
     assert len([record for record in caplog.records if "no new work" in record.message]) == 1
 
 
+async def test_request_that_always_times_out_costs_its_item_attempts(api: FakeApi, make_env: Make) -> None:
+    class TimesOut(ToyEnv):
+        late = 99
+
+        async def collect_trajectories(self, item: Any) -> Any:
+            if item == 0 and self.late > 0:
+                self.late -= 1
+                error = StudentError("no answer in time", code="student.unreachable")
+                error.timed_out = True
+                raise error
+            return await super().collect_trajectories(item)
+
+    env = make_env(TimesOut, rollout_server_url=api.url, max_num_workers=1)
+    await env.env_manager()
+    assert env.late == 99 - loop_module.MOST_ATTEMPTS
+    assert env.runtime.counters.dropped == {"rollout_failed": 1}
+    assert 0 not in items_of(api)
+
+
 async def test_environment_that_returns_nothing_is_counted(api: FakeApi, make_env: Make) -> None:
     class Choosy(ToyEnv):
         async def collect_trajectories(self, item: Any) -> Any:
@@ -309,7 +328,10 @@ class Evaluating(ToyEnv):
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> None:
         before, polls = len(self.given), self.api.calls["status-env"]
-        await until(lambda: self.api.calls["status-env"] > polls + 5)
+        # After the last step there are no more polls to wait for.
+        await until(
+            lambda: self.api.calls["status-env"] > polls + 5 or self.curr_step >= self.config.total_steps
+        )
         self.given_meanwhile.append(len(self.given) - before)
 
 
@@ -321,6 +343,46 @@ async def test_evaluation_runs_when_its_step_is_crossed_and_training_stops(
     await env.env_manager()
     assert env.given_meanwhile
     assert set(env.given_meanwhile) == {0}
+
+
+class EvaluatingLong(ToyEnv):
+    """Its evaluation ends when it is told to."""
+
+    async def setup(self) -> None:
+        await super().setup()
+        self.may_end = asyncio.Event()
+        self.evaluated = False
+
+    async def evaluate(self, *args: Any, **kwargs: Any) -> None:
+        await self.may_end.wait()
+        self.evaluated = True
+
+
+@pytest.fixture
+async def waiting_run(
+    api: FakeApi, make_env: Make, caplog: pytest.LogCaptureFixture
+) -> tuple[Any, asyncio.Task[None]]:
+    """An environment whose loop has ended while an evaluation runs, and its manager."""
+    caplog.set_level(logging.INFO)
+    env = make_env(EvaluatingLong, rollout_server_url=api.url, steps_per_eval=3, total_steps=3)
+    run = asyncio.create_task(env.env_manager())
+    await until(lambda: run.done() or "waiting for the evaluation" in caplog.text)
+    return env, run
+
+
+async def test_evaluation_of_the_last_step_is_finished(waiting_run: Any) -> None:
+    env, run = waiting_run
+    env.may_end.set()
+    await run
+    assert env.evaluated
+
+
+async def test_signal_cancels_the_evaluation_of_the_last_step(waiting_run: Any) -> None:
+    env, run = waiting_run
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert env.eval_runner.cancelled()
 
 
 async def test_failed_evaluation_is_told_and_the_run_goes_on(

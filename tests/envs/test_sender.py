@@ -94,6 +94,13 @@ async def test_group_that_always_breaks_the_api_is_given_up(api: FakeApi) -> Non
     assert api.calls["post"] == sender_module.MOST_FAILED_ATTEMPTS
 
 
+async def test_waiting_for_a_full_queue_does_not_use_up_the_tries_of_a_failing_api(api: FakeApi) -> None:
+    api.answers.extend([(429, {})] * sender_module.MOST_FAILED_ATTEMPTS + [(500, {})])
+    books = await deliver(api, group_of(0.0, 1.0))
+    assert books.reasons == []
+    assert len(books.sent) == len(api.groups) == 1
+
+
 async def test_api_that_is_away_is_waited_for(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = asyncio.Event()
     monkeypatch.setattr(sender_module, "_tell_first_retry", lambda state: failed.set())
@@ -137,6 +144,23 @@ async def test_failure_to_record_a_stored_group_is_told_although_nobody_waits(
     await sender.close()
     await client.close()
     assert "No space left on device" in caplog.text
+
+
+async def test_failure_to_record_one_stored_group_leaves_the_others_recorded(api: FakeApi) -> None:
+    recorded: list[Any] = []
+
+    async def fails_at_first(group: Any) -> None:
+        recorded.append(group["group_id"])
+        if group["group_id"] != "c":
+            raise ValueError(group["group_id"])
+
+    client = TrajectoryApi(api.url)
+    sender = Sender(client, Books().on_dropped)
+    groups = [group_of(0.0, 1.0, group_id=name) for name in "abc"]
+    with pytest.raises(ValueError, match=r"^a$"):
+        await sender.deliver(groups, as_list=True, on_sent=fails_at_first)
+    await client.close()
+    assert recorded == ["a", "b", "c"]
 
 
 async def test_close_counts_what_could_not_be_delivered(api: FakeApi) -> None:

@@ -254,6 +254,14 @@ async def test_text_that_continues_a_completion_reuses_it_and_keeps_it_trained(t
     assert node.full_text == "ab ab abz"
 
 
+async def test_the_prompt_of_an_empty_reply_is_sampled_as_it_is_once_more(tokenizer: Any) -> None:
+    managed, sampler = managed_with(tokenizer, [stop("")], [stop("z")])
+    await managed.completion(prompt="ab ")
+    await managed.completion(prompt="ab ")
+    assert sampler.prompts == [[AB, 32], [AB, 32]]
+    assert [node.tokens for node in managed.get_state()["nodes"]] == [[AB, 32, END], [AB, 32, 122, END]]
+
+
 async def test_ids_that_continue_a_completion_keep_it_trained(tokenizer: Any) -> None:
     managed, sampler = managed_with(tokenizer, [(bytes_of("ab"), "length")], [stop("z")])
     await managed.completion(prompt=[AB])

@@ -153,6 +153,7 @@ async def test_a_server_that_stays_down_is_unreachable_when_patience_ends(
     config = APIServerConfig(base_url=f"http://127.0.0.1:{unused_tcp_port}/v1")
     with pytest.raises(TeacherUnreachable, match="cannot be reached") as caught:
         await score(session, config, IDS, 1, patience_s=0.3)
+    assert not caught.value.timed_out
     assert caught.value.exit_code == 3
     assert caught.value.code == "teacher.unreachable"
 
@@ -183,8 +184,9 @@ async def test_no_answer_within_the_timeout_is_unreachable_and_not_repeated(
     server: ScriptedServer, session: aiohttp.ClientSession
 ) -> None:
     server.then(PATH, Reply(action="hang"))
-    with pytest.raises(TeacherUnreachable, match="no answer for 1 s"):
+    with pytest.raises(TeacherUnreachable, match="no answer for 1 s") as caught:
         await score(session, teacher(server, timeout=1), IDS, 1)
+    assert caught.value.timed_out
     assert len(server.requests) == 1
 
 

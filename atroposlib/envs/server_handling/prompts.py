@@ -97,6 +97,9 @@ def text_prompt(tokenizer: Any, text: str, turns: Sequence[Turn]) -> Prompt:
     for turn in _longest_first(turns):
         if text.startswith(turn.node.full_text):
             tail = text[len(turn.node.full_text) :]
+            if not tail and turn.finish_reason == "stop":
+                # The reply was empty: this is its prompt once more, not a text that goes on after its end.
+                continue
             return extended(turn, text, tokenizer.encode(tail, add_special_tokens=False))
     return fresh(text, tokenizer.encode(text, add_special_tokens=True))
 
