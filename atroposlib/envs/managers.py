@@ -123,8 +123,9 @@ async def evaluate(env: BaseEnv) -> None:
     """Run the environment's evaluation once."""
     async with _opened(env):
         await env.evaluate()
-        while env.eval_workers:
-            await asyncio.wait(env.eval_workers)
+        # An author's finished task may still stand in the set.
+        while pending := {task for task in env.eval_workers if not task.done()}:
+            await asyncio.wait(pending)
 
 
 def first_model_name(env: BaseEnv) -> str | None:
