@@ -93,8 +93,8 @@ async def _accept(
     except WireError:
         context.refused += 1
         raise
-    await context.store.put(groups)
+    new = Counter(group.env_id for group in await context.store.put(groups))
     now = context.clock()
-    for env_id, count in Counter(group.env_id for group in groups).items():
-        context.run.see(env_id, now, groups=count)
+    for env_id in {group.env_id for group in groups}:
+        context.run.see(env_id, now, groups=new[env_id])
     return groups

@@ -53,7 +53,8 @@ async def status_v1(context: Context) -> Response:
     """Where every group is, who takes part, and since when each is silent (seconds).
 
     ``received = queued + leased + trained + sum(dropped) + dead`` at all times; ``trained`` are groups handed
-    over whole. ``duplicates`` (repeated posts) and ``refused`` (invalid posts) are not among the received.
+    over whole. ``waiting`` says why the last question for a batch got none though enough is queued.
+    ``duplicates`` (repeated posts) and ``refused`` (invalid posts) are not among the received.
     """
     run, now = context.run, context.clock()
     stats = await context.store.stats()
@@ -61,6 +62,7 @@ async def status_v1(context: Context) -> Response:
         {
             "step": run.step,
             "batch_size": run.registration.batch_size if run.registration else None,
+            "waiting": run.waiting,
             "queue": {"groups": stats.queued, "sequences": stats.queued_sequences},
             "groups": {
                 "received": stats.received,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
+
+logger = logging.getLogger(__name__)
 
 # Bounds far beyond any real run, which keep the sharing arithmetic finite.
 Count = Annotated[int, Field(ge=-(2**31), lt=2**31)]
@@ -49,7 +52,7 @@ class EnvRecord:
         name: ``<desired_name>_<number of earlier ones with that name>``.
         registration: Its own words.
         last_seen: When it last called.
-        last_group: When it last posted a group; its registration at first.
+        last_group: When it last posted a new group; its registration at first.
         groups_received: Distinct groups of it that were accepted.
         left: It said that it disconnects.
     """
@@ -75,6 +78,8 @@ class Run:
         started: A trainer has asked for a batch, which lets environments in.
         envs: Environments by ``env_id``.
         trainer_seen: When a trainer last called, None before.
+        waiting: Why the last question for a batch got none though enough is queued, else None.
+        wait_told: A warning has told of such a wait.
     """
 
     env_silent_s: float
@@ -84,6 +89,8 @@ class Run:
     started: bool = False
     envs: list[EnvRecord] = field(default_factory=list)
     trainer_seen: float | None = None
+    waiting: str | None = None
+    wait_told: bool = False
 
     def register(self, registration: Registration, now: float) -> None:
         """Take a trainer's registration.
@@ -115,15 +122,22 @@ class Run:
             return None
         return self.envs[env_id]
 
-    def see(self, env_id: int | None, now: float, *, groups: int | None = None) -> None:
-        """Note that an environment called, and how many new groups it brought if it posted."""
+    def see(self, env_id: int | None, now: float, *, groups: int = 0) -> None:
+        """Note that an environment called, and how many new groups it brought."""
         env = self.env(env_id)
         if env is None:
             return
         env.last_seen = now
-        if groups is not None:
+        if groups:
             env.last_group = now
             env.groups_received += groups
+
+    def wait_because(self, reason: str | None) -> None:
+        """Keep why there is no batch, None when there is one or too little is queued; warn the first time."""
+        self.waiting = reason
+        if reason is not None and not self.wait_told:
+            self.wait_told = True
+            logger.warning("no batch: %s; group sizes and batch_size must fit each other", reason)
 
     def connected(self, now: float) -> list[EnvRecord]:
         """The environments that take part: registered, not left, not silent."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from atroposlib.api.run_state import EnvRecord
 from atroposlib.store.protocol import EnvQueue, StoreStats
@@ -62,6 +62,23 @@ def status_env(
         "max_group_size": largest,
         "env_weight": env_weight(env, connected),
     }
+
+
+def why_no_batch(stats: StoreStats, batch_size: int, minimums: Mapping[int, int]) -> str | None:
+    """Why no batch could be formed though enough is queued; None when more groups are simply awaited.
+
+    Args:
+        stats: The store's.
+        batch_size: Sequences of a batch.
+        minimums: As the store's ``lease`` was given them.
+    """
+    if stats.queued_sequences < batch_size:
+        return None
+    # A missing minimum share comes or is waived, so it is no reason to worry.
+    if any(stats.by_env.get(env_id, EnvQueue()).sequences < least for env_id, least in minimums.items()):
+        return None
+    queued = f"{stats.queued} groups ({stats.queued_sequences} sequences) queued"
+    return f"{queued}, none add up to a batch of {batch_size}"
 
 
 def _others_sequences(

@@ -40,6 +40,11 @@ class ApiSettings(BaseModel):
         description="Seconds without a group after which batches no longer wait for an environment's "
         "min_batch_allocation.",
     )
+    delivery_timeout_s: float = Field(
+        300.0,
+        gt=0,
+        description="Seconds a trainer may take to read a batch; then its groups go back to the queue.",
+    )
     retry_after_s: int = Field(
         2, ge=1, description="Seconds a client is told to wait when the queue is full."
     )

@@ -48,7 +48,7 @@ class MemoryStore:
         self._trained = 0
         self._dropped: Counter[str] = Counter()
 
-    async def put(self, groups: Sequence[PostedGroup]) -> int:
+    async def put(self, groups: Sequence[PostedGroup]) -> list[PostedGroup]:
         """See :meth:`GroupStore.put`."""
         fresh: dict[str, PostedGroup] = {}
         for group in groups:
@@ -70,7 +70,7 @@ class MemoryStore:
             self._latest = group
         self._received += len(fresh)
         self._duplicates += len(groups) - len(fresh)
-        return len(fresh)
+        return list(fresh.values())
 
     async def lease(self, sequences: int, minimums: Mapping[int, int]) -> Lease | None:
         """See :meth:`GroupStore.lease`."""

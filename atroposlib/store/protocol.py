@@ -68,11 +68,11 @@ class StoreStats:
 class GroupStore(Protocol):
     """A durable or volatile queue of groups. Every method is atomic."""
 
-    async def put(self, groups: Sequence[PostedGroup]) -> int:
+    async def put(self, groups: Sequence[PostedGroup]) -> list[PostedGroup]:
         """Accept all groups or none; a known ``group_id`` is counted as a duplicate and not stored again.
 
         Returns:
-            How many were new.
+            Those that were new.
 
         Raises:
             ApiError: api.queue_full when the store holds as much as it may; nothing was stored.

@@ -48,6 +48,9 @@ class TrainerClient:
         url: Address of the API.
         give_up_after_s: Seconds without an answer after which a call raises.
         stop: Set by the owner to make waiting calls end early.
+
+    Attributes:
+        step: Steps taken so far, kept up by the owner; an API that forgot us starts its count there.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class TrainerClient:
     ) -> None:
         self.url = url.rstrip("/")
         self.stop = stop or threading.Event()
+        self.step = 0
         self._give_up_after_s = give_up_after_s
         self._registration: dict[str, Any] | None = None
         self._session = requests.Session()
@@ -73,6 +77,20 @@ class TrainerClient:
         """Tell the API what this trainer trains (the fields of Atropos's POST /register)."""
         self._call("POST", "/register", registration)
         self._registration = registration
+        self.step = registration.get("starting_step", 0)
+
+    def current_step(self) -> int:
+        """The step that the API has reached."""
+        return int(self._call("GET", "/status").get("current_step", 0))
+
+    def status(self) -> dict[str, Any] | None:
+        """GET /v1/status, or None from a server without that route, such as Atropos's."""
+        try:
+            return self._call("GET", "/v1/status")
+        except ApiError as error:
+            if error.code != "api.refused":
+                raise
+            return None
 
     def batch(self) -> list[ScoredDataGroup] | None:
         """The next batch, or None while there is none. Registers again with an API that forgot us."""
@@ -86,7 +104,7 @@ class TrainerClient:
                     got=answer.get("message"),
                 )
             logger.warning("the API at %s no longer knows this trainer; registering again", self.url)
-            self.register(self._registration)
+            self.register(self._registration | {"starting_step": self.step})
             return None
         batch: list[ScoredDataGroup] | None = answer.get("batch")
         return batch or None

@@ -24,6 +24,7 @@ from atroposlib.types import ScoredDataGroup
 logger = logging.getLogger(__name__)
 
 MOST_BAD_STEPS_IN_A_ROW = 3
+MOST_UNTAUGHT_BATCHES_IN_A_ROW = 3
 
 
 class TrainingRun:
@@ -59,6 +60,7 @@ class TrainingRun:
         self._sync = sync
         self._journal = journal
         self._bad_steps = 0
+        self._untaught_batches = 0
         self._checkpoints: list[Path] = []
         self._save_dtype = save_dtype(settings, student)
 
@@ -67,18 +69,28 @@ class TrainingRun:
 
         Raises:
             ApiError: The trajectory API cannot be used any more.
-            RunError: train.not_finite, three times in a row.
+            RunError: train.not_finite or train.no_target, three times in a row; train.no_environment, after
+                a checkpoint of what was learnt.
             StudentError: train.refresh_failed, three times in a row.
         """
         while self.step < self._settings.total_steps:
             asked = time.monotonic()
-            groups = self._batches.take()
+            groups = self._next_batch()
             self.groups_taken += len(groups)
             wait_s = time.monotonic() - asked
             if self.step + 1 < self._settings.total_steps:
                 self._batches.request()
             if self._train(groups, wait_s):
                 self._save_and_refresh()
+
+    def _next_batch(self) -> list[ScoredDataGroup]:
+        """The next batch; when no environment is left to make one, the weights are saved first."""
+        try:
+            return self._batches.take()
+        except RunError:
+            if self.step and self._directory() not in self._checkpoints:
+                self._save()
+            raise
 
     def _train(self, groups: list[ScoredDataGroup], wait_s: float) -> bool:
         """Take one optimizer step on the batch; False when no step could be taken."""
@@ -89,8 +101,9 @@ class TrainingRun:
         self._tell_dropped(counts)
         trained = [groups[index] for index in sorted({sequence.group for sequence in sequences})]
         if not trained:
-            logger.warning("a batch without any teacher target was left out")
+            self._leave_out_untaught(counts)
             return False
+        self._untaught_batches = 0
         rate = learning_rate(self.step + 1, self._settings)
         result = train_step(self._student, self._optimizer, sequences, rate=rate, settings=self._settings)
         if not result.applied:
@@ -99,6 +112,7 @@ class TrainingRun:
         self._bad_steps = 0
         self.step += 1
         self.groups_trained += len(trained)
+        self._batches.note_step(self.step)
         event = {
             "step": self.step,
             "start": start,
@@ -119,6 +133,18 @@ class TrainingRun:
             }
             self._journal.write("dropped", reason=reason, **dropped)
             logger.warning("dropped %(sequences)d sequences, %(groups)d groups: " + reason, dropped)
+
+    def _leave_out_untaught(self, counts: CollateCounts) -> None:
+        self._untaught_batches += 1
+        logger.warning("a batch without any teacher target was left out")
+        if self._untaught_batches == MOST_UNTAUGHT_BATCHES_IN_A_ROW:
+            raise RunError(
+                f"no teacher target in {self._untaught_batches} batches in a row",
+                code="train.no_target",
+                where=f"after step {self.step}",
+                got=f"dropped groups of the last batch by reason: {dict(counts.dropped_groups)}",
+                fix="does the environment have a teacher (teacher_enabled)? is max_token_len long enough?",
+            )
 
     def _leave_out(self, result: StepResult, groups: int, sequences: int) -> None:
         """Count a step that was not applied."""
@@ -142,17 +168,25 @@ class TrainingRun:
         save = self._settings.save_every is not None and self.step % self._settings.save_every == 0
         if not (save or refresh or last):
             return
+        directory = self._save()
+        if self._sync is not None and refresh:
+            self._sync.push(directory, self.step)
+        loaded = self._sync.loaded if self._sync is not None else None
+        self._checkpoints = prune_checkpoints(self._checkpoints, self._settings.keep_checkpoints, loaded)
+
+    def _directory(self) -> Path:
+        return checkpoint_directory(Path(self._settings.output_dir), self.step)
+
+    def _save(self) -> Path:
+        """Write a checkpoint of this step; returns its directory."""
         start = time.monotonic()
-        directory = checkpoint_directory(Path(self._settings.output_dir), self.step)
+        directory = self._directory()
         save_checkpoint(self._student.model, self._source, directory, self._save_dtype)
         self._checkpoints.append(directory)
         self._journal.write(
             "checkpoint", step=self.step, path=str(directory), seconds=time.monotonic() - start
         )
-        if self._sync is not None and refresh:
-            self._sync.push(directory, self.step)
-        loaded = self._sync.loaded if self._sync is not None else None
-        self._checkpoints = prune_checkpoints(self._checkpoints, self._settings.keep_checkpoints, loaded)
+        return directory
 
 
 def save_dtype(settings: TrainerSettings, student: StudentWithLoss) -> torch.dtype:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from concurrent.futures import Future, TimeoutError
 
-from atroposlib.errors import ApiError
+from atroposlib.errors import AtroposError
 from atroposlib.trainer.client import TrainerClient
+from atroposlib.trainer.waiting import BatchWait
 from atroposlib.types import ScoredDataGroup
 
 logger = logging.getLogger(__name__)
 
-SAY_WAITING_EVERY_S = 30.0
 CLOSE_TIMEOUT_S = 5.0
 
 
@@ -39,14 +38,19 @@ class BatchPrefetcher:
 
         Raises:
             ApiError: The API refused, or was unreachable for too long.
+            RunError: train.no_environment: nobody is left to make a batch.
         """
         try:
             batch = self.request().result()
-        except ApiError:
+        except AtroposError:
             self._pending = None
             raise
         self._pending = None
         return batch
+
+    def note_step(self, step: int) -> None:
+        """Keep the steps taken for an API that has to be registered with again."""
+        self._client.step = step
 
     def close(self) -> int:
         """Stop fetching; returns how many groups had been handed over and were not taken."""
@@ -57,7 +61,7 @@ class BatchPrefetcher:
                 unused = len(self._pending.result(timeout=CLOSE_TIMEOUT_S))
             except TimeoutError:
                 logger.warning("the API still answers at the end of the run; its last batch is not counted")
-            except ApiError as error:
+            except AtroposError as error:
                 logger.warning("%s", error)
         self._client.close()
         return unused
@@ -70,13 +74,11 @@ class BatchPrefetcher:
 
     def _poll(self) -> list[ScoredDataGroup]:
         """Ask until there is a batch; an empty one when the client was stopped meanwhile."""
-        start = said = time.monotonic()
+        wait = BatchWait(self._client)
         while not self._client.stop.is_set():
             batch = self._client.batch()
             if batch is not None:
                 return batch
-            if time.monotonic() - said >= SAY_WAITING_EVERY_S:
-                said = time.monotonic()
-                logger.info("waiting for a batch (%.0f s)", said - start)
+            wait.no_batch()
             self._client.stop.wait(self._poll_interval_s)
         return []

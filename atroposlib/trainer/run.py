@@ -24,6 +24,8 @@ from atroposlib.trainer.weight_sync import StudentServer, WeightSync
 if TYPE_CHECKING:
     from atroposlib.trainer.loop import TrainingRun
 
+logger = logging.getLogger(__name__)
+
 
 def run(settings: TrainerSettings) -> int:
     """Train to ``total_steps`` and return the exit code.
@@ -32,7 +34,8 @@ def run(settings: TrainerSettings) -> int:
         UsageError: The model, the device or the output directory cannot be used.
         ApiError: The trajectory API refused or was unreachable for too long.
         StudentError: The student's server did not take new weights.
-        RunError: Loss or gradients were not finite, several times in a row.
+        RunError: Loss or gradients were not finite, or batches had no target, several times in a row; or
+            every environment left before the last step.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     source = model_directory(settings.model)
@@ -41,6 +44,7 @@ def run(settings: TrainerSettings) -> int:
     client = TrainerClient(settings.api_url, give_up_after_s=settings.api_timeout_s)
     client.info()
     client.register(registration(settings))
+    _warn_of_a_step_taken_before(client)
     batches = BatchPrefetcher(client, settings.poll_interval_s)
     with _sigterm_as_interrupt():
         _train(settings, source, batches, journal)
@@ -59,6 +63,18 @@ def registration(settings: TrainerSettings) -> dict[str, Any]:
         "starting_step": 0,
         "num_steps": settings.total_steps,
     }
+
+
+def _warn_of_a_step_taken_before(client: TrainerClient) -> None:
+    """Tell of an API that goes on counting an earlier run, as it must for ranks that register alike."""
+    reached = client.current_step()
+    if reached > client.step:
+        logger.warning(
+            "the API at %s is at step %d of an earlier run with equal settings, "
+            "so environments may end early: restart it, or train into another output_dir",
+            client.url,
+            reached,
+        )
 
 
 def _train(settings: TrainerSettings, source: Path, batches: BatchPrefetcher, journal: Journal) -> None:

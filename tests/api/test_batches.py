@@ -7,6 +7,7 @@ import json
 import socket
 from typing import Any
 
+import pytest
 from starlette.types import Message
 
 from atroposlib.api.context import ApiContext
@@ -75,6 +76,31 @@ def test_minimums_beyond_the_whole_are_scaled(api: ApiClient) -> None:
     assert tokens_of(api.get("/batch")["batch"]) == [1, 3]
 
 
+def test_sizes_that_never_add_up_are_told_once(api: ApiClient, caplog: pytest.LogCaptureFixture) -> None:
+    api.start(batch_size=8)
+    api.post("/scored_data_list", [group(3), group(3)])
+    assert api.get("/batch") == {"batch": None}
+    assert api.get("/v1/status")["waiting"] is None
+    api.post("/scored_data", group(3))
+    for _ in range(2):
+        assert api.get("/batch") == {"batch": None}
+    reason = "3 groups (9 sequences) queued, none add up to a batch of 8"
+    assert api.get("/v1/status")["waiting"] == reason
+    assert sum(reason in record.message for record in caplog.records) == 1
+    api.post("/scored_data", group(2))
+    assert api.get("/batch")["batch"]
+    assert api.get("/v1/status")["waiting"] is None
+
+
+def test_a_minimum_that_is_not_there_yet_is_no_reason_to_warn(api: ApiClient) -> None:
+    api.start(batch_size=8)
+    busy = api.add_env()
+    api.add_env(min_batch_allocation=0.5)
+    api.post("/scored_data_list", [group(env_id=busy), group(env_id=busy)])
+    assert api.get("/batch") == {"batch": None}
+    assert api.get("/v1/status")["waiting"] is None
+
+
 def large(token: int) -> dict[str, Any]:
     """A group of 8 MB, so that two of them do not fit into the buffers between server and client."""
     return group(token=token, messages=[[{"role": "user", "content": "x" * (8 << 20)}]])
@@ -98,10 +124,10 @@ def test_a_batch_whose_client_went_away_returns_to_the_front(api: ApiClient) -> 
     assert api.counts()["trained"] == 4
 
 
-async def api_with_a_batch() -> ApiContext:
+async def api_with_a_batch(**settings: Any) -> ApiContext:
     store = MemoryStore(100, 1 << 20)
     await store.put(decode_group(json.dumps(group(8)).encode()))
-    return ApiContext(ApiSettings(), store, Clock())
+    return ApiContext(ApiSettings(**settings), store, Clock())
 
 
 async def test_a_client_that_is_gone_before_the_answer_costs_nothing() -> None:
@@ -140,6 +166,21 @@ async def test_a_delivery_that_is_cancelled_costs_nothing() -> None:
     await asyncio.wait([delivery])
     stats = await context.store.stats()
     assert (stats.queued, stats.leased) == (1, 0)
+
+
+async def test_a_client_that_stops_reading_gives_its_batch_back() -> None:
+    context = await api_with_a_batch(delivery_timeout_s=0.01)
+
+    async def never_returns(*message: Message) -> Message:
+        return await asyncio.Future()
+
+    async def send(message: Message) -> None:
+        await never_returns()
+
+    answer = BatchAnswer(context, context.run, 8)
+    await asyncio.wait_for(answer({"type": "http", "headers": []}, never_returns, send), 20)
+    stats = await context.store.stats()
+    assert (stats.queued, stats.leased, stats.trained, context.run.step) == (1, 0, 0, 0)
 
 
 async def test_a_reset_during_delivery_delivers_nothing_whole() -> None:

@@ -159,6 +159,7 @@ def test_the_status_tells_who_takes_part_and_where_groups_are(api: ApiClient) ->
     assert api.get("/v1/status") == {
         "step": 1,
         "batch_size": 8,
+        "waiting": None,
         "queue": {"groups": 1, "sequences": 4},
         "groups": {
             "received": 3,
@@ -181,6 +182,18 @@ def test_the_status_tells_who_takes_part_and_where_groups_are(api: ApiClient) ->
         ],
         "trainer": {"registered": True, "seconds_since_seen": 5.0},
     }
+
+
+def test_repeated_posts_are_no_new_groups_of_their_environment(api: ApiClient) -> None:
+    api.start(batch_size=8)
+    busy, repeating = api.add_env(), api.add_env(min_batch_allocation=0.5)
+    repeated = group(2, env_id=repeating, group_id="same")
+    api.post("/scored_data_list", [repeated, group(env_id=busy), group(env_id=busy)])
+    api.clock.now += 31.0
+    api.post("/scored_data", repeated)
+    assert [env["groups_received"] for env in api.get("/v1/status")["envs"]] == [2, 1]
+    # Idle for 31 s in spite of the repeated post, so its minimum holds up nobody.
+    assert api.get("/batch")["batch"]
 
 
 def test_the_status_before_any_trainer(api: ApiClient) -> None:

@@ -54,7 +54,7 @@ class StoreMachine(RuleBasedStateMachine):
         known = any(group.group_id == other.group_id for other in self.arrived)
         held = len(self.queued) + sum(len(lease.groups) for lease in self.leased.values())
         try:
-            new = self.do(self.store.put([group]))
+            new = len(self.do(self.store.put([group])))
         except ApiError:
             assert held >= MAX_GROUPS
             assert not known

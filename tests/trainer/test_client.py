@@ -65,6 +65,20 @@ def test_an_api_that_forgot_the_trainer_is_registered_with_again(
     assert script.asked == ["POST /register", "GET /batch", "POST /register"]
 
 
+def test_registering_again_tells_the_step_reached(script: Script, client: TrainerClient) -> None:
+    client.register({"batch_size": 8, "starting_step": 0})
+    client.step = 5
+    script.then("/batch", *[Reply(NOT_REGISTERED)] * 2)
+    client.batch()
+    client.batch()
+    assert [body["starting_step"] for body in script.bodies["/register"]] == [0, 5, 5]
+
+
+def test_a_server_without_our_status_has_none(script: Script, client: TrainerClient) -> None:
+    script.then("/v1/status", Reply({"detail": "Not Found"}, status=404))
+    assert client.status() is None
+
+
 def test_a_trainer_that_never_registered_is_told(script: Script, client: TrainerClient) -> None:
     script.then("/batch", Reply(NOT_REGISTERED))
     with pytest.raises(ApiError, match="not registered") as caught:

@@ -29,7 +29,9 @@ from atroposlib.journal import read_journal
 from atroposlib.modelserver.app import create_app
 from atroposlib.modelserver.build import build_model
 from atroposlib.modelserver.serve import reserve_port
+from atroposlib.trainer import waiting
 from atroposlib.trainer.client import TrainerClient
+from atroposlib.trainer.loop import TrainingRun
 from atroposlib.trainer.run import registration, run
 from atroposlib.types import ScoredDataGroup
 from tests.api.support import ApiClient, serving
@@ -191,6 +193,68 @@ def test_a_loss_that_stays_not_finite_ends_the_run(
     assert end["groups_dropped"] == {"not_finite": 6}
     assert end["groups_unused"] == 2
     assert events(tmp_path, "step") == []
+
+
+def test_batches_that_never_have_a_target_end_the_run(
+    api: ApiClient, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    bare = {"distill_token_ids": None, "distill_logprobs": None}
+    api.post("/scored_data_list", [group | bare for group in make_groups(8)])
+    with pytest.raises(RunError, match="teacher_enabled") as caught:
+        run(make_settings(api, tiny_model_dir, tmp_path, total_steps=4))
+    assert caught.value.code == "train.no_target"
+    (end,) = events(tmp_path, "end")
+    assert (end["reason"], end["groups_dropped"]) == ("train.no_target", {"no_target": 6})
+
+
+def test_a_run_whose_environments_left_too_early_ends_with_what_it_has(
+    api: ApiClient, tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(waiting, "NO_ENVIRONMENT_GRACE_S", 0.0)
+    api.start()
+    api.post("/disconnect-env", {"env_id": api.add_env()})
+    good, bare = make_groups(2, sequences=8)
+    api.post("/scored_data_list", [good, bare | {"distill_token_ids": None, "distill_logprobs": None}])
+    with pytest.raises(RunError, match="every environment has left") as caught:
+        run(make_settings(api, tiny_model_dir, tmp_path))
+    assert caught.value.exit_code == 1
+    (end,) = events(tmp_path, "end")
+    assert (end["reason"], end["step"]) == ("train.no_environment", 1)
+    assert (tmp_path / "checkpoints" / "step-1" / "model.safetensors").exists()
+
+
+def test_a_restarted_api_is_told_the_step_taken(
+    api: ApiClient, tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    registering = TrainerClient.register
+
+    def register(client: TrainerClient, body: dict[str, Any]) -> None:
+        told.append(body["starting_step"])
+        registering(client, body)
+        # Each step's groups come only now, so the second needs a registration after the first was taken.
+        api.post("/scored_data_list", make_groups(2, seed=len(told)))
+
+    def forget(run: TrainingRun) -> None:
+        if run.step == 1:
+            api.raw("GET", "/reset_data")
+
+    monkeypatch.setattr(TrainerClient, "register", register)
+    monkeypatch.setattr(TrainingRun, "_save_and_refresh", forget)
+    run(make_settings(api, tiny_model_dir, tmp_path))
+    assert told == [0, 1]
+
+
+def test_an_api_that_counts_an_earlier_run_is_warned_of(
+    api: ApiClient, tiny_model_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = make_settings(api, tiny_model_dir, tmp_path, total_steps=1)
+    api.post("/scored_data_list", make_groups(4))
+    api.post("/register", registration(settings))
+    assert api.get("/batch")["batch"]
+    run(settings)
+    assert "at step 1 of an earlier run" in caplog.text
 
 
 def test_interrupt_leaves_a_whole_journal_and_exit_code_130(
