@@ -20,7 +20,6 @@ from atroposlib.errors import (
 
 # The extra of this package that brings each optional module.
 EXTRAS = {
-    "accelerate": "demo",
     "datasets": "hub",
     "gguf": "demo",
     "safetensors": "train",

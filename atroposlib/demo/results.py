@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from atroposlib.demo.evaluate import latest_checkpoint
 from atroposlib.demo.files import JOURNALS, RunFiles
-from atroposlib.demo.plan import Plan
+from atroposlib.demo.plan import TRAINER, Plan
 from atroposlib.demo.summary import summarize
 from atroposlib.journal import read_journal
 from atroposlib.report.page import write_report
@@ -44,8 +47,24 @@ def write_metrics(files: RunFiles, parts: Mapping[str, Sequence[Event]]) -> None
             out.write(json.dumps(event, ensure_ascii=False) + "\n")
 
 
-def print_summary(console: Console, summary: Mapping[str, Any], files: RunFiles) -> None:
-    """The figures that matter, and where the rest is."""
+def keep_newest_checkpoint(files: RunFiles) -> Path | None:
+    """Delete all checkpoints but the newest; returns it, or None when there is none.
+
+    Call it once no part runs any more: the evaluator and the student's server read the older ones.
+    """
+    newest = latest_checkpoint(read_journal(files.journal(TRAINER)))
+    if newest is None:
+        return None
+    for directory in files.checkpoints.iterdir():
+        if directory != newest[1]:
+            shutil.rmtree(directory)
+    return newest[1]
+
+
+def print_summary(
+    console: Console, summary: Mapping[str, Any], files: RunFiles, trained: Path | None
+) -> None:
+    """The figures that matter, and where the rest and the trained student are."""
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 3, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
@@ -53,7 +72,10 @@ def print_summary(console: Console, summary: Mapping[str, Any], files: RunFiles)
         table.add_row(name, value)
     console.print()
     console.print(table)
-    for name, file in (("results", files.root), ("report", files.report)):
+    places = [("results", files.root), ("report", files.report)]
+    if trained is not None:
+        places.append(("model", trained))
+    for name, file in places:
         console.print(f"{name:<10}{file}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -63,7 +85,8 @@ def headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     kl = f"{_number(kl_start)} → {_number(kl_end)} nats/token"
     if kl_start and kl_end is not None:
         kl += f" ({kl_end / kl_start:.0%} of the start, over {summary['kl_tokens']} tokens)"
-    groups = [f"{summary[f'groups_{name}']} {name}" for name in ("received", "trained", "leased", "queued")]
+    places = ("received", "trained", "leased", "queued")
+    groups = [f"{_number(summary[f'groups_{place}'], 0)} {place}" for place in places]
     return [
         ("student", summary["student_origin"]),
         ("held-out KL", kl),
@@ -87,8 +110,8 @@ def _origin(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _number(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _percent(value: float | None) -> str:

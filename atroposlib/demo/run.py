@@ -19,7 +19,7 @@ from atroposlib.demo.plan import Plan
 from atroposlib.demo.prepare import prepare
 from atroposlib.demo.processes import ChildDied
 from atroposlib.demo.progress import Progress
-from atroposlib.demo.results import print_summary, write_results
+from atroposlib.demo.results import keep_newest_checkpoint, print_summary, write_results
 from atroposlib.errors import EXIT_INTERRUPTED, EXIT_OK, AtroposError
 
 
@@ -36,7 +36,7 @@ def run(settings: DemoSettings) -> int:
         plan = prepare(settings, lambda line: console.print(line, markup=False, highlight=False))
     outcome = asyncio.run(_conduct(plan, console, started))
     summary = write_results(plan, outcome.status, _facts(outcome, time.time() - started))
-    print_summary(console, summary, plan.files)
+    print_summary(console, summary, plan.files, keep_newest_checkpoint(plan.files))
     if outcome.failure is not None:
         _show_log(outcome.failure)
         raise outcome.failure
