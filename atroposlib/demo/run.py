@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 from rich.console import Console
 
 from atroposlib.config.demo import DemoSettings
+from atroposlib.config.interrupts import sigterm_as_interrupt
 from atroposlib.demo.conductor import Conductor, Outcome
 from atroposlib.demo.live import View
 from atroposlib.demo.plan import Plan
@@ -32,7 +29,7 @@ def run(settings: DemoSettings) -> int:
     """
     started = time.time()
     console = Console()
-    with _termination_interrupts():
+    with sigterm_as_interrupt():
         plan = prepare(settings, lambda line: console.print(line, markup=False, highlight=False))
     outcome = asyncio.run(_conduct(plan, console, started))
     summary = write_results(plan, outcome.status, _facts(outcome, time.time() - started))
@@ -66,17 +63,3 @@ def _show_log(failure: AtroposError) -> None:
         console.print(f"last lines of {died.where}:", markup=False, highlight=False, soft_wrap=True)
         for line in died.tail:
             console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def _termination_interrupts() -> Iterator[None]:
-    """Within the block SIGTERM does what Ctrl-C does, so that a download is given up cleanly."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from atroposlib.config.interrupts import sigterm_as_interrupt
 from atroposlib.config.trainer import TrainerSettings
 from atroposlib.errors import EXIT_OK, AtroposError
 from atroposlib.journal import Journal
@@ -46,7 +42,7 @@ def run(settings: TrainerSettings) -> int:
     client.register(registration(settings))
     _warn_of_a_step_taken_before(client)
     batches = BatchPrefetcher(client, settings.poll_interval_s)
-    with _sigterm_as_interrupt():
+    with sigterm_as_interrupt():
         _train(settings, source, batches, journal)
     return EXIT_OK
 
@@ -141,20 +137,3 @@ def _training_run(
     if sync is not None:
         sync.check()
     return TrainingRun(settings, source, load_student(source, settings), batches, sync, journal)
-
-
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """End on SIGTERM as on Ctrl-C, so that a supervisor's stop also leaves a whole journal."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
