@@ -118,8 +118,7 @@ class Scheduler:
         with self._changed:
             self._calls.append(call)
             self._changed.notify_all()
-        if not self._thread.is_alive():
-            self._give_up_calls()
+        self._give_up_if_stopping()
         return call.future
 
     def pause(self, mode: PauseMode) -> Future[None]:
@@ -139,6 +138,7 @@ class Scheduler:
             self._frozen = False
             self._drained.append(drained)
             self._changed.notify_all()
+        self._give_up_if_stopping()
         return drained
 
     def resume(self) -> None:
@@ -176,6 +176,11 @@ class Scheduler:
         finally:
             # Reached by a mistake of our own too: nobody may wait for a worker that is gone.
             self.stop()
+            self._give_up_calls()
+
+    def _give_up_if_stopping(self) -> None:
+        # The worker may have given up its calls already and still be alive for a moment.
+        if self._stopping:
             self._give_up_calls()
 
     def _give_up_calls(self) -> None:
