@@ -12,6 +12,8 @@ TORCH_INDEX ?=
 # An environment of its own for a real vLLM (3.5 GB): `vllm` where there is a GPU, else its build for CPUs.
 VLLM_VENV ?= .venv-vllm
 VLLM_VERSION ?= 0.32.0
+# An environment of its own for the real Atropos 0.4.0 (1 GB), whose client and server ours are tested with.
+PEER_VENV ?= .venv-peer
 # The demo's model servers: embedded, or vllm (two real vLLM servers, installed into VLLM_VENV).
 BACKEND ?= embedded
 # Arguments for the demo and for pytest: make demo ARGS="--steps 4", make test ARGS="-k wire"
@@ -23,6 +25,8 @@ DEMO := $(VENV)/.installed-demo
 DEV := $(VENV)/.installed-dev
 VLLM := $(VLLM_VENV)/.installed
 VLLM_PIP := $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check
+PEER := $(PEER_VENV)/.installed
+WITH_PEER := ATROPOS_PEER_PYTHON=$(abspath $(PEER_VENV))/bin/python
 WITH_VLLM := ATROPOS_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python
 
 .PHONY: help demo test test-vllm record-vllm lint format bench clean
@@ -57,6 +61,11 @@ $(VLLM):
 
 $(VLLM_VENV): $(VLLM)
 
+$(PEER):
+	$(PYTHON) -m venv $(PEER_VENV)
+	$(PEER_VENV)/bin/python -m pip --disable-pip-version-check install --quiet atroposlib==0.4.0
+	touch $@
+
 demo: $(DEMO) $(if $(filter vllm,$(BACKEND)),$(VLLM))  ## Distil a small model from its teacher on this machine, no GPU needed
 	$(WITH_VLLM) $(BIN)/atropos demo --backend $(BACKEND) $(ARGS)
 
@@ -66,8 +75,8 @@ lint: $(DEV)  ## Format check, ruff, mypy --strict, import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: lint  ## Lint, then every test that needs no vLLM
-	$(BIN)/pytest -m 'not vllm' $(ARGS)
+test: lint $(PEER)  ## Lint, then every test that needs no vLLM; some run beside the real Atropos 0.4.0
+	$(WITH_PEER) $(BIN)/pytest -m 'not vllm' $(ARGS)
 
 test-vllm: $(DEV) $(VLLM)  ## Tests against a real vLLM, installed into .venv-vllm (3.5 GB)
 	$(WITH_VLLM) $(BIN)/pytest -m vllm $(ARGS)
@@ -79,8 +88,8 @@ format: $(DEV)  ## Rewrite the code in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(DEV)  ## Run the benchmarks and refresh docs/benchmarks.md
-	$(BIN)/python -m benchmarks.run $(ARGS)
+bench: $(DEV) $(PEER)  ## Run the benchmarks and refresh docs/benchmarks.md
+	$(WITH_PEER) $(BIN)/python -m benchmarks.run $(ARGS)
 
 clean:  ## Remove the environment and what tests left behind
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis runs

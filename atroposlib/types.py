@@ -7,7 +7,7 @@ nothing and is all absent. Logprobs are natural logarithms (nats).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 if TYPE_CHECKING:
@@ -121,6 +121,70 @@ class ScoredDataGroup(TypedDict, total=False):
     group_id: str | None
     policy_version: int | None
     teachers: list[TeacherEntry] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """One teacher's targets for a group: rows of the scored positions only.
+
+    Attributes:
+        starts: int32 [G]; position in its sequence of each sequence's first row.
+        counts: int32 [G]; rows of each sequence, 0 where nothing was scored; their sum is R.
+        ids: int32 [R, K]; columns as in :class:`TeacherScores`, ``ABSENT_ID`` where there is none.
+        logprobs: float16 or float32 [R, K] in nats; ``-inf`` beside an absent id.
+    """
+
+    starts: NDArray[np.int32]
+    counts: NDArray[np.int32]
+    ids: NDArray[np.int32]
+    logprobs: NDArray[np.float16] | NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherTargets:
+    """One entry of ``teachers`` as arrays.
+
+    Attributes:
+        facts: ``name``, ``weight``, ``model``, ``tokenizer_fingerprint``, ``same_tokenizer``, ``temperature``
+            and whatever else the entry said, as JSON values.
+        tokens: G arrays int32 [U] of the teacher's own ids; None when they are the student's.
+        targets: Rows at the teacher's positions, None when it scored nothing.
+        student_chunk_id: G arrays int32 [T], -1 in no chunk; None with one tokenizer.
+        teacher_chunk_id: G arrays int32 [U], -1 in no chunk; None with one tokenizer.
+    """
+
+    facts: dict[str, Any]
+    tokens: list[NDArray[np.int32]] | None = None
+    targets: Targets | None = None
+    student_chunk_id: list[NDArray[np.int32]] | None = None
+    teacher_chunk_id: list[NDArray[np.int32]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A :class:`ScoredDataGroup` as arrays: what a frame decodes to and what a trainer collates.
+
+    Attributes:
+        tokens: G arrays int32 [T].
+        masks: G arrays int32 [T]; ``IGNORED`` where the token is not trained.
+        scores: One float a sequence.
+        advantages, ref_logprobs, inference_logprobs: G arrays float32 [T], or None.
+        targets: What ``distill_token_ids`` and ``distill_logprobs`` say, or None. Where they repeat the first
+            same-tokenizer teacher, this is that teacher's ``targets`` object.
+        teachers: One entry a teacher.
+        rest: The other keys of the group as JSON values (``messages``, ``overrides``, ``env_id``,
+            ``group_id``, ``policy_version``, ...); keys that were null are missing.
+    """
+
+    tokens: list[NDArray[np.int32]]
+    masks: list[NDArray[np.int32]]
+    scores: list[float]
+    advantages: list[NDArray[np.float32]] | None = None
+    ref_logprobs: list[NDArray[np.float32]] | None = None
+    inference_logprobs: list[NDArray[np.float32]] | None = None
+    targets: Targets | None = None
+    teachers: list[TeacherTargets] = field(default_factory=list)
+    rest: dict[str, Any] = field(default_factory=dict)
 
 
 class ScoredDataItem(TypedDict, total=False):

@@ -2,47 +2,49 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
+from atroposlib.api.metrics import Metrics
 from atroposlib.api.offload import Offload
-from atroposlib.api.run_state import Run
+from atroposlib.api.waits import Waits
 from atroposlib.config.api import ApiSettings
 from atroposlib.store.protocol import GroupStore
 
 
 @dataclass(slots=True)
 class ApiContext:
-    """The parts of one API.
+    """The parts of one API process. What is not in the store may be lost with it.
 
     Attributes:
         settings: Its settings.
-        store: Its queue.
-        clock: Seconds that never go backwards.
-        run: The state of the run.
+        store: Groups, batches and the run.
+        clock: Unix seconds.
         offload: Workers for large bodies.
-        refused: Posts of groups refused because they broke the contract.
+        metrics: Counters of what only this process sees.
+        waits: Who asked for something and did not get it yet.
+        draining: Set when the process is told to stop.
+        deliveries: One future for each answer that carries a batch and is being sent.
+        sweeper: The store's housekeeping, None before the application started.
     """
 
     settings: ApiSettings
     store: GroupStore
     clock: Callable[[], float]
-    run: Run = field(init=False)
     offload: Offload = field(default_factory=Offload)
-    refused: int = 0
-
-    def __post_init__(self) -> None:
-        self.run = self.new_run()
-
-    def new_run(self) -> Run:
-        """The state before any trainer came."""
-        return Run(self.settings.env_silent_s, self.settings.minimum_idle_s)
+    metrics: Metrics = field(default_factory=Metrics)
+    waits: Waits = field(default_factory=Waits)
+    draining: asyncio.Event = field(default_factory=asyncio.Event)
+    deliveries: set[asyncio.Future[None]] = field(default_factory=set)
+    sweeper: asyncio.Task[None] | None = None
 
 
-def _context(request: Request) -> ApiContext:
+async def _context(request: Request) -> ApiContext:
+    # Not a plain function: FastAPI would call that in a thread, at every request.
     return cast(ApiContext, request.app.state.context)
 
 

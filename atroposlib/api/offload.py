@@ -5,33 +5,61 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar, TypeVarTuple
+
+from atroposlib.api.workers import Workers
+from atroposlib.errors import ApiError
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 
-LARGE_BYTES = 1 << 20
-"""Work on fewer bytes than this takes less time than handing it over is worth."""
-
 
 class Offload:
-    """A small pool of workers; what is given to it can be pickled, so threads may become processes.
+    """Threads for what lets go of Python's lock (zlib, zstd, numpy), processes for what does not (JSON).
 
     Args:
-        workers: Computations at once.
+        workers: Threads, and processes, at most.
     """
 
     def __init__(self, workers: int = 2) -> None:
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="atropos-api")
+        self._count = workers
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="atropos-api")
+        self._workers: Workers | None = None
+        self._starting = asyncio.Lock()
 
-    async def run(
-        self, size: int, function: Callable[[*Arguments], Result], *arguments: *Arguments
-    ) -> Result:
-        """Call a function: here when it works on ``size`` bytes that are few, in the pool otherwise."""
-        if size < LARGE_BYTES:
-            return function(*arguments)
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+    async def in_thread(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        """Call a function in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+    async def in_process(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        """Call a function of a module in another process; arguments, result and errors are pickled.
+
+        Raises:
+            ApiError: api.worker_lost when the process died, for want of memory for instance. The next call
+                gets new processes.
+        """
+        async with self._starting:
+            # In a thread, as is every submission: a start of processes takes up to seconds.
+            if self._workers is None:
+                self._workers = await self.in_thread(Workers, self._count)
+            workers = self._workers
+        try:
+            submitted = await self.in_thread(workers.executor.submit, function, *arguments)
+            return await asyncio.wrap_future(submitted)
+        except BrokenProcessPool as error:
+            if self._workers is workers:
+                self._workers = None
+                workers.close()
+            raise ApiError(
+                "the process that worked on the body died",
+                code="api.worker_lost",
+                fix="repeat the request; when it happens again, the machine has too little memory for it",
+            ) from error
 
     def close(self) -> None:
-        """Wait for the running computations and end the workers."""
-        self._pool.shutdown(cancel_futures=True)
+        """End the workers."""
+        self._threads.shutdown(cancel_futures=True)
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None

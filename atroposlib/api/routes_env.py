@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+import asyncio
+from typing import Any
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
+from atroposlib.api.accepting import put, take_json
 from atroposlib.api.context import ApiContext, Context
-from atroposlib.api.run_state import EnvRegistration
-from atroposlib.api.sharing import status_env as share
-from atroposlib.errors import WireError
-from atroposlib.wire.atropos_json import decode_group, decode_groups
+from atroposlib.api.delivery import client_gone, still_there
+from atroposlib.api.environments import figures, register
 from atroposlib.wire.posted import PostedGroup
+from atroposlib.wire.registrations import EnvRegistration
 
-router = APIRouter(tags=["environment"])
+router = APIRouter(tags=["environments of Atropos"])
 
 
 class EnvIdentifier(BaseModel):
@@ -28,73 +29,66 @@ class EnvIdentifier(BaseModel):
 @router.post("/register-env")
 async def register_env(registration: EnvRegistration, context: Context) -> Response:
     """Give an environment its id, once a trainer has asked for a first batch."""
-    run = context.run
-    if run.registration is None or not run.started:
+    registered = await register(context, registration)
+    if registered is None:
         return JSONResponse({"status": "wait for trainer to start"})
-    env = run.add_env(registration, context.clock())
-    return JSONResponse(
-        {
-            "status": "success",
-            "env_id": env.env_id,
-            "wandb_name": env.name,
-            "checkpoint_dir": run.registration.checkpoint_dir,
-            "starting_step": run.step,
-            "checkpoint_interval": run.registration.save_checkpoint_interval,
-            "num_steps": run.registration.num_steps,
-        }
-    )
+    return JSONResponse({"status": "success", **registered})
 
 
 @router.post("/disconnect-env")
 async def disconnect_env(identifier: EnvIdentifier, context: Context) -> Response:
     """Take an environment out of the sharing; what it posted stays queued."""
-    env = context.run.env(identifier.env_id)
-    if env is None:
-        return JSONResponse({"status": "failure", "error": f"no environment has the id {identifier.env_id}"})
-    env.left = True
-    return JSONResponse({"status": "success"})
+    if await context.store.leave_env(identifier.env_id):
+        return JSONResponse({"status": "success"})
+    return JSONResponse({"status": "failure", "error": f"no environment has the id {identifier.env_id}"})
 
 
 @router.get("/status-env")
 async def status_env(identifier: EnvIdentifier, context: Context) -> Response:
     """How much an environment should produce. A GET with a JSON body, as Atropos's clients send it."""
-    run, now = context.run, context.clock()
-    run.see(identifier.env_id, now)
-    figures = share(
-        identifier.env_id,
-        run.env(identifier.env_id),
-        run.connected(now),
-        await context.store.stats(),
-        run.registration.batch_size if run.registration else 0,
-    )
-    return JSONResponse({"current_step": run.step, **figures})
+    return JSONResponse(await figures(context, identifier.env_id))
 
 
 @router.post("/scored_data")
 async def scored_data(request: Request, context: Context) -> Response:
     """Take one group."""
-    await _accept(request, context, decode_group)
-    return JSONResponse({"status": "received"})
+    groups = await take_json(context, request, many=False)
+    await put(context, groups)
+    return Receipt({"status": "received"}, context, groups)
 
 
 @router.post("/scored_data_list")
 async def scored_data_list(request: Request, context: Context) -> Response:
     """Take several groups, all or none."""
-    groups = await _accept(request, context, decode_groups)
-    return JSONResponse({"status": "received", "groups_processed": len(groups)})
+    groups = await take_json(context, request, many=True)
+    await put(context, groups)
+    return Receipt({"status": "received", "groups_processed": len(groups)}, context, groups)
 
 
-async def _accept(
-    request: Request, context: ApiContext, decode: Callable[[bytes], list[PostedGroup]]
-) -> list[PostedGroup]:
-    body = await request.body()
-    try:
-        groups = await context.offload.run(len(body), decode, body)
-    except WireError:
-        context.refused += 1
-        raise
-    new = Counter(group.env_id for group in await context.store.put(groups))
-    now = context.clock()
-    for env_id in {group.env_id for group in groups}:
-        context.run.see(env_id, now, groups=new[env_id])
-    return groups
+class Receipt(JSONResponse):
+    """The answer to a post without ids, after which an equal post is meant as another group.
+
+    A client that is gone by now never saw it: its equal post will be a repetition.
+
+    Args:
+        content: The answer.
+        context: The API's parts.
+        groups: What was posted.
+    """
+
+    def __init__(self, content: dict[str, Any], context: ApiContext, groups: list[PostedGroup]) -> None:
+        super().__init__(content)
+        self._context = context
+        self._digests = [group.facts.digest for group in groups if group.facts.digest is not None]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        if self._digests:
+            gone = asyncio.create_task(client_gone(receive))
+            try:
+                if await still_there(gone):
+                    await self._context.store.answered(self._digests)
+            finally:
+                gone.cancel()
+                await asyncio.wait([gone])
+        await super().__call__(scope, receive, send)

@@ -36,6 +36,11 @@ COMMANDS: dict[str, Command] = {
         "atroposlib.api.serve:run",
         "Serve the trajectory API between environments and trainer.",
     ),
+    "token": Command(
+        "atroposlib.config.api:TokenSettings",
+        "atroposlib.api.tokens:make",
+        "Make a token for the trajectory API and print it once.",
+    ),
     "train": Command(
         "atroposlib.config.trainer:TrainerSettings",
         "atroposlib.trainer.run:run",
@@ -46,4 +51,5 @@ COMMANDS: dict[str, Command] = {
 LISTINGS: dict[str, str] = {
     "options": "List every option of a command, or of all commands.",
     "errors": "List every error code and what it means.",
+    "metrics": "List every metric of the trajectory API.",
 }

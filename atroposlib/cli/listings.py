@@ -1,4 +1,4 @@
-"""`atropos errors` and `atropos options`: the vocabulary of errors and of settings, printed."""
+"""`atropos errors`, `metrics` and `options`: the vocabularies of the product, printed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,33 @@ from atroposlib.errors import CODES, EXIT_OK, UsageError
 
 def errors(argv: list[str]) -> int:
     """Print every error code with its meaning."""
-    if argv:
-        raise UsageError(
-            "errors takes no option", code="usage.unknown_option", where="atropos errors", got=argv[0]
-        )
+    _refuse_options("errors", argv)
     width = max(map(len, CODES)) + 2
     for code, meaning in sorted(CODES.items()):
         print(code.ljust(width) + meaning)
     return EXIT_OK
+
+
+def metrics(argv: list[str]) -> int:
+    """Print every metric of GET /metrics with its type and labels."""
+    from atroposlib.api.metric_table import METRICS
+
+    _refuse_options("metrics", argv)
+    shown = {
+        metric: metric.name + (f"{{{','.join(metric.labels)}}}" if metric.labels else "")
+        for metric in METRICS
+    }
+    width = max(map(len, shown.values())) + 2
+    for metric in METRICS:
+        print(shown[metric].ljust(width) + metric.kind.ljust(len("histogram") + 2) + metric.help)
+    return EXIT_OK
+
+
+def _refuse_options(name: str, argv: list[str]) -> None:
+    if argv:
+        raise UsageError(
+            f"{name} takes no option", code="usage.unknown_option", where=f"atropos {name}", got=argv[0]
+        )
 
 
 def options(argv: list[str]) -> int:

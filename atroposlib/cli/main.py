@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 from atroposlib.cli.commands import COMMANDS, LISTINGS
@@ -57,7 +57,8 @@ def _run_listing(name: str, argv: list[str]) -> int:
     if any(word in HELP for word in argv):
         print(f"usage: {PROG} {name}{' [COMMAND ...]' if name == 'options' else ''}\n\n{LISTINGS[name]}")
         return EXIT_OK
-    return listings.errors(argv) if name == "errors" else listings.options(argv)
+    listing: Callable[[list[str]], int] = getattr(listings, name)
+    return listing(argv)
 
 
 if __name__ == "__main__":

@@ -9,18 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atroposlib.types import ABSENT_ID, ABSENT_LOGPROB, IGNORED, ScoredDataGroup
+from atroposlib.types import ABSENT_ID, ABSENT_LOGPROB, IGNORED, Group, Targets
+from atroposlib.wire.targets import MOST_MASS, repeated
 
 _NO_IDS = np.empty((0, 0), np.int64)
 _NO_LOGPROBS = np.empty((0, 0), np.float32)
-
-MASS_TOLERANCE = 0.01
-"""How far the probabilities of a row may sum above 1 (teachers that compute in bfloat16 round)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ class CollateCounts:
 
 
 def train_sequences(
-    groups: Sequence[ScoredDataGroup], *, max_token_len: int, vocab_size: int
+    groups: Sequence[Group], *, max_token_len: int, vocab_size: int
 ) -> tuple[list[TrainSequence], CollateCounts]:
     """The trainable sequences of a batch, in the order in which they came.
 
@@ -77,7 +74,7 @@ def train_sequences(
     ``set_advantage_to_zero`` speak of rewards, which distillation does not read, and change nothing here.
 
     Args:
-        groups: Groups as GET /batch delivers them.
+        groups: Groups of a batch, in its order; float16 targets are read as float32.
         max_token_len: Longest sequence, in tokens.
         vocab_size: Rows of the student's head.
     """
@@ -85,9 +82,9 @@ def train_sequences(
     kept: list[TrainSequence] = []
     for group_index, group in enumerate(groups):
         before, reason = len(kept), "empty"
-        for index, tokens in enumerate(group["tokens"]):
+        for index, tokens in enumerate(group.tokens):
             counts.sequences += 1
-            refusal = _unusable(tokens, group["masks"][index], max_token_len, vocab_size)
+            refusal = _unusable(tokens, group.masks[index], max_token_len, vocab_size)
             if refusal is None:
                 sequence = _with_targets(group, index, group_index, vocab_size, counts)
                 if len(sequence.positions):
@@ -100,55 +97,47 @@ def train_sequences(
     return kept, counts
 
 
-def _unusable(tokens: list[int], mask: list[int], max_token_len: int, vocab_size: int) -> str | None:
+def _unusable(
+    tokens: NDArray[np.int32], mask: NDArray[np.int32], max_token_len: int, vocab_size: int
+) -> str | None:
     if len(tokens) > max_token_len:
         return "too_long"
     if len(mask) != len(tokens):
         return "mask_length"
-    if tokens and not 0 <= min(tokens) <= max(tokens) < vocab_size:
+    if len(tokens) and not 0 <= tokens.min() <= tokens.max() < vocab_size:
         return "token_outside_vocabulary"
     return None
 
 
 def _with_targets(
-    group: ScoredDataGroup, index: int, group_index: int, vocab_size: int, counts: CollateCounts
+    group: Group, index: int, group_index: int, vocab_size: int, counts: CollateCounts
 ) -> TrainSequence:
-    tokens = np.asarray(group["tokens"][index], dtype=np.int64)
-    trained = np.asarray(group["masks"][index], dtype=np.int64) != IGNORED
+    tokens = group.tokens[index].astype(np.int64)
+    trained = group.masks[index] != IGNORED
     # Nothing comes before token 0, so nothing predicts it.
     trained[:1] = False
     rows = np.flatnonzero(trained)
     counts.trained_tokens += len(rows)
-    arrays = _distill_arrays(group, index, len(tokens), rows)
-    if arrays is None:
+    if group.targets is None or not group.targets.counts[index]:
         counts.untrained_rows["no_arrays"] += len(rows)
         return TrainSequence(tokens, rows[:0], _NO_IDS, _NO_LOGPROBS, group_index)
-    ids, logprobs = _single_events(*arrays, vocab_size, counts)
+    scored, ids, logprobs = _scored_rows(group.targets, index, rows)
+    counts.untrained_rows["not_scored"] += len(rows) - len(scored)
+    ids, logprobs = _single_events(ids, logprobs, vocab_size, counts)
     usable = _usable_rows(ids, logprobs, counts)
     counts.target_tokens += int(usable.sum())
-    return TrainSequence(tokens, rows[usable] - 1, ids[usable], logprobs[usable], group_index)
+    return TrainSequence(tokens, scored[usable] - 1, ids[usable], logprobs[usable], group_index)
 
 
-def _distill_arrays(
-    group: ScoredDataGroup, index: int, length: int, rows: NDArray[np.intp]
-) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
-    """Arrays [R, K] of one sequence at ``rows``; None where the arrays are missing or misshapen."""
-    ids = _entry(group.get("distill_token_ids"), index)
-    logprobs = _entry(group.get("distill_logprobs"), index)
-    if len(ids) != length or list(map(len, ids)) != list(map(len, logprobs)):
-        return None
-    shape = (len(rows), max(map(len, ids), default=0))
-    padded_ids = [_padded(ids[row], shape[1], ABSENT_ID) for row in rows]
-    padded_logprobs = [_padded(logprobs[row], shape[1], ABSENT_LOGPROB) for row in rows]
-    return np.array(padded_ids, np.int64).reshape(shape), np.array(padded_logprobs, np.float32).reshape(shape)
-
-
-def _entry(arrays: list[list[list[Any]]] | None, index: int) -> list[list[Any]]:
-    return arrays[index] or [] if arrays is not None and index < len(arrays) else []
-
-
-def _padded(row: list[Any], width: int, absent: float) -> list[Any]:
-    return row if len(row) == width else [*row, *[absent] * (width - len(row))]
+def _scored_rows(
+    targets: Targets, index: int, rows: NDArray[np.intp]
+) -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[np.float32]]:
+    """Those of the positions ``rows`` that have a row of targets, and its columns [R, K]."""
+    first_row = int(targets.counts[:index].sum())
+    inside = rows - int(targets.starts[index])
+    has_row = (inside >= 0) & (inside < targets.counts[index])
+    at = first_row + inside[has_row]
+    return rows[has_row], targets.ids[at].astype(np.int64), targets.logprobs[at].astype(np.float32)
 
 
 def _single_events(
@@ -159,12 +148,7 @@ def _single_events(
     outside = ids >= vocab_size
     counts.out_of_vocabulary += int(outside.sum())
     ids = np.where(outside, ABSENT_ID, ids)
-    order = np.argsort(ids, axis=-1, kind="stable")
-    ordered = np.take_along_axis(ids, order, axis=-1)
-    again = np.zeros_like(ids, dtype=bool)
-    again[:, 1:] = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != ABSENT_ID)
-    duplicate = np.zeros_like(again)
-    np.put_along_axis(duplicate, order, again, axis=-1)
+    duplicate = repeated(ids)
     counts.duplicate_columns += int(duplicate.sum())
     ids = np.where(duplicate, ABSENT_ID, ids)
     return ids, np.where(ids == ABSENT_ID, np.float32(ABSENT_LOGPROB), logprobs)
@@ -179,7 +163,7 @@ def _usable_rows(
     with np.errstate(over="ignore", invalid="ignore"):
         mass = np.where(present, np.exp(logprobs, dtype=np.float64), 0.0).sum(axis=-1)
     # NaN compares false, so a row with one is not sound either.
-    sound: NDArray[np.bool_] = mass <= 1.0 + MASS_TOLERANCE
+    sound: NDArray[np.bool_] = mass <= MOST_MASS
     counts.untrained_rows["not_scored"] += int((~scored).sum())
     counts.untrained_rows["not_probabilities"] += int((scored & ~sound).sum())
     return scored & sound

@@ -73,7 +73,30 @@ class TrainerSettings(BaseModel):
     api_timeout_s: float = Field(
         120.0, gt=0, description="Seconds without any answer of the API after which the run ends."
     )
-    poll_interval_s: float = Field(0.2, gt=0, description="Seconds between two questions for a batch.")
+    poll_interval_s: float = Field(
+        0.2, gt=0, description="Seconds to pause when the API had no batch to give."
+    )
+    trainer_id: str | None = Field(
+        None,
+        min_length=1,
+        max_length=128,
+        description="Name that the API knows this trainer by over restarts; null takes output_dir. With the "
+        "trainer_id in the atropos.json of the checkpoint given as model, that run is gone on with: its step "
+        "counts on, and batches trained after the checkpoint are delivered again.",
+    )
+    lease_s: float = Field(
+        300.0,
+        ge=3,
+        le=86400,
+        description="Seconds without a sign of life of this trainer after which the API delivers its batch "
+        "again; a living trainer renews its leases.",
+    )
+    max_policy_lag: int | None = Field(
+        None,
+        ge=0,
+        description="Groups sampled by weights of more than this many steps ago are dropped by the API; "
+        "null for no limit.",
+    )
     wandb_project: str = Field(
         "", description="Weights & Biases project that environments log to; told to them by the API."
     )

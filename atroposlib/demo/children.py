@@ -28,7 +28,8 @@ def children(plan: Plan) -> list[ChildSpec]:
 
 
 def _api(plan: Plan) -> ChildSpec:
-    command = (*ATROPOS, "api", "--host", HOST, "--port", str(plan.ports.api))
+    store = f"sqlite:///{plan.files.queue}"
+    command = (*ATROPOS, "api", "--host", HOST, "--port", str(plan.ports.api), "--store", store)
     return ChildSpec(API, command, _variables(plan, threads=1), ready_url=f"{plan.api_url}/healthz")
 
 

@@ -34,6 +34,11 @@ class RunFiles:
         return self.root / "checkpoints"
 
     @property
+    def queue(self) -> Path:
+        """The API's groups and state; it goes on where it was when it is started on this file again."""
+        return self.root / "queue.sqlite3"
+
+    @property
     def config(self) -> Path:
         """The resolved settings of the demo and of every part."""
         return self.root / "config.yaml"

@@ -1,4 +1,4 @@
-"""The environment's HTTP client of the trajectory API: one session, JSON in and out, errors by kind."""
+"""The environment's HTTP client of the trajectory API: one session, errors by kind, groups as JSON."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from atroposlib.config.api_access import api_access
 from atroposlib.errors import ApiError
 
 if TYPE_CHECKING:
@@ -16,14 +17,49 @@ if TYPE_CHECKING:
 GZIP_FROM_BYTES = 1024
 REQUEST_SECONDS = 120.0
 CONNECT_SECONDS = 10.0
+LONGEST_RETRY_AFTER_SECONDS = 60.0
+NOT_FOUND = 404
+
+
+class Refusal(ApiError):
+    """An answer that is no success.
+
+    Attributes:
+        status: The HTTP status.
+        retry_after: Seconds that the API asked to wait before the same request.
+    """
+
+    status = 0
+    retry_after = 0.0
 
 
 class TrajectoryApi:
-    """Requests to one trajectory API over one keep-alive session, opened at the first request."""
+    """Requests to one trajectory API over one keep-alive session, opened at the first request.
+
+    Args:
+        base_url: Address of the API; ``user:password@`` in it is sent as HTTP Basic, and otherwise the
+            environment variable ``ATROPOS_TOKEN`` as bearer token.
+
+    Attributes:
+        base_url: The address without credentials.
+        takes_frames: Whether it has the /v1 routes; None before :meth:`probe`.
+    """
 
     def __init__(self, base_url: str) -> None:
-        self.base_url = base_url.rstrip("/")
+        self.base_url, self._headers = api_access(base_url)
+        self.takes_frames: bool | None = None
         self._session: aiohttp.ClientSession | None = None
+
+    async def probe(self) -> None:
+        """Find out whether it takes frames; an Atropos 0.4.0 server does not. Raises ApiError."""
+        try:
+            await self.get("/v1/status")
+        except Refusal as refusal:
+            if refusal.status != NOT_FOUND:
+                raise
+            self.takes_frames = False
+        else:
+            self.takes_frames = True
 
     async def get(self, route: str, body: dict[str, Any] | None = None) -> Any:
         """The JSON answer to a GET, with a JSON body where the route wants one. Raises ApiError."""
@@ -48,14 +84,17 @@ class TrajectoryApi:
 
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS, sock_connect=CONNECT_SECONDS)
+                headers=self._headers,
+                timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS, sock_connect=CONNECT_SECONDS),
             )
         url = self.base_url + route
         sent = {"Content-Type": "application/json", **headers} if body is not None else headers
         try:
-            async with self._session.request(method, url, data=body, headers=sent) as answer:
+            async with self._session.request(
+                method, url, data=body, headers=sent, allow_redirects=False
+            ) as answer:
                 text = await answer.read()
-                status = answer.status
+                status, told = answer.status, answer.headers.get("Retry-After", "")
         except (aiohttp.ClientError, OSError) as error:
             raise ApiError(
                 "the trajectory API cannot be reached",
@@ -63,23 +102,27 @@ class TrajectoryApi:
                 where=url,
                 got=str(error) or type(error).__name__,
             ) from error
-        return _parse(url, status, text)
+        return _parse(url, status, text, told)
 
 
-def _parse(url: str, status: int, text: bytes) -> Any:
+def _parse(url: str, status: int, text: bytes, retry_after: str) -> Any:
     try:
         answer = orjson.loads(text)
     except orjson.JSONDecodeError:
         answer = None
-    if status < 400 and answer is not None:
+    if status < 300 and answer is not None:
         return answer
     excerpt = text[:300].decode("utf-8", "replace").strip()
-    raise ApiError(
+    refusal = Refusal(
         f"the trajectory API answered with status {status}",
         code=_code(status, answer),
         where=url,
         got=answer.get("detail", excerpt) if isinstance(answer, dict) else excerpt,
     )
+    refusal.status = status
+    if retry_after.isdecimal():
+        refusal.retry_after = min(float(retry_after), LONGEST_RETRY_AFTER_SECONDS)
+    raise refusal
 
 
 def _code(status: int, answer: Any) -> str:

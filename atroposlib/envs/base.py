@@ -273,7 +273,7 @@ class BaseEnv(ABC):
 
     async def register_env(self) -> None:
         """Register with the trajectory API; waits for it and for the trainer."""
-        answer = await register(self.runtime.api, self.config, self.env_name)
+        answer = await register(self.runtime.api, self.config, self.env_name, self.runtime.identity)
         first_time = self.env_id is None
         self.env_id = answer["env_id"]
         self.wandb_prepend = answer["wandb_name"]

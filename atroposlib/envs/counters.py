@@ -14,6 +14,8 @@ class Counters:
         sent: Groups that the trajectory API took, or that were written to a file without one.
         sequences: Sequences of these groups.
         dropped: Groups, or items that gave none, by reason.
+        masked: Target rows and other parts of groups that were left out before sending, by reason; see
+            :func:`atroposlib.envs.frames.frame_of`.
         teacher_failures: Sequences that the teacher could not score.
         policy_changes: Rollouts during which the student's weights changed.
         retried: Items that went back to the backlog after a failure.
@@ -22,15 +24,20 @@ class Counters:
     sent: int = 0
     sequences: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
+    masked: Counter[str] = field(default_factory=Counter)
     teacher_failures: int = 0
     policy_changes: int = 0
     retried: int = 0
 
     def line(self) -> str:
         """The counts in one line, for the log."""
-        dropped = ", ".join(f"{reason} {count}" for reason, count in sorted(self.dropped.items()))
         return (
-            f"sent {self.sent} groups ({self.sequences} sequences), dropped {self.dropped.total()}"
-            f"{f' ({dropped})' if dropped else ''}, teacher failures {self.teacher_failures}, "
+            f"sent {self.sent} groups ({self.sequences} sequences), dropped {_by_reason(self.dropped)}, "
+            f"masked targets {_by_reason(self.masked)}, teacher failures {self.teacher_failures}, "
             f"policy changes {self.policy_changes}, retried {self.retried}"
         )
+
+
+def _by_reason(counts: Counter[str]) -> str:
+    reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
+    return f"{counts.total()}{f' ({reasons})' if reasons else ''}"

@@ -15,9 +15,9 @@ def group_stats(group: Mapping[str, Any]) -> dict[str, Any]:
     The teacher's arrays may be ragged or end early, as the API pads them: what is missing is no target.
 
     Returns:
-        ``sequences``; ``tokens``; ``trained_tokens`` (mask not -100); ``target_tokens`` (trained, and at
-        least one column of the teacher is present); ``captured_mass``, the mean over target tokens of the
-        teacher's probability that the present columns hold, None without target tokens.
+        ``sequences``; ``tokens``; ``trained_tokens`` (mask not -100); ``target_tokens`` (trained, at least
+        one column of the teacher is present, and they can be probabilities); ``captured_mass``, the mean over
+        target tokens of the teacher's probability that the present columns hold, None without any.
     """
     target_tokens, mass = 0, 0.0
     ids_of, logprobs_of = group.get("distill_token_ids"), group.get("distill_logprobs")
@@ -37,8 +37,11 @@ def group_stats(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _targets(rows: list[tuple[list[int], list[float]]]) -> tuple[int, float]:
-    """Rows (ids and logprobs) with a present column among R, and the sum of the probability they hold."""
+    """Rows (ids and logprobs) that are targets among R, and the sum of the probability they hold."""
+    # Imported here because numpy takes longer to import than --help may take to print.
     import numpy as np
+
+    from atroposlib.wire.targets import MOST_MASS
 
     widths = [min(len(ids), len(logprobs)) for ids, logprobs in rows]
     cut = [(ids[:width], logprobs[:width]) for (ids, logprobs), width in zip(rows, widths, strict=True)]
@@ -46,4 +49,9 @@ def _targets(rows: list[tuple[list[int], list[float]]]) -> tuple[int, float]:
     values = np.fromiter(chain.from_iterable(logprobs for _, logprobs in cut), dtype=np.float64)
     present = (ids_flat >= 0) & (values > ABSENT_LOGPROB)
     row_of = np.repeat(np.arange(len(rows)), widths)
-    return len(np.unique(row_of[present])), float(np.exp(values[present]).sum())
+    with np.errstate(over="ignore"):
+        masses = np.bincount(row_of[present], weights=np.exp(values[present]), minlength=len(rows))
+    # A row with NaN or too much probability is made absent before it is sent.
+    sound = masses <= MOST_MASS
+    targets = sound & (np.bincount(row_of[present], minlength=len(rows)) > 0)
+    return int(targets.sum()), float(masses[targets].sum())

@@ -130,6 +130,9 @@ class RolloutLoop:
             derived_batch_size=env.derived_batch_size,
             evaluating=env.is_evaluating,
         )
+        if env.runtime.sender.is_blocked:
+            # The queue is full beyond what its size tells: rollouts and teachers would work for the shelf.
+            return
         # Work above a limit that has fallen is finished, not thrown away: the limit holds at every start.
         while len(self.workers) < limit and time.monotonic() >= self._paused_until:
             work = self.backlog.popleft() if self.backlog else await self._next_work()

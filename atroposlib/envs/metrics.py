@@ -65,4 +65,5 @@ def counter_metrics(counters: Counters) -> dict[str, float]:
         "train/teacher_failures": counters.teacher_failures,
         "train/policy_changes": counters.policy_changes,
         **{f"train/groups_dropped/{reason}": count for reason, count in counters.dropped.items()},
+        **{f"train/targets_masked/{reason}": count for reason, count in counters.masked.items()},
     }

@@ -35,8 +35,14 @@ class Waiting:
         await asyncio.sleep(seconds * random.uniform(0.7, 1.0))
 
 
-async def register(api: TrajectoryApi, config: BaseEnvConfig, name: str) -> dict[str, Any]:
-    """Register an environment; waits for the API and for the trainer's start.
+async def register(api: TrajectoryApi, config: BaseEnvConfig, name: str, identity: str) -> dict[str, Any]:
+    """Register an environment, and find out what the API takes; waits for it and for the trainer's start.
+
+    Args:
+        api: Client of the trajectory API.
+        config: The environment's settings.
+        name: Its name for people.
+        identity: Gets the same id and name again from an API of ours; Atropos's does not read it.
 
     Returns:
         The answer: ``env_id``, ``wandb_name``, ``checkpoint_dir``, ``starting_step``,
@@ -51,18 +57,20 @@ async def register(api: TrajectoryApi, config: BaseEnvConfig, name: str) -> dict
         "weight": config.inference_weight,
         "group_size": config.group_size,
         "min_batch_allocation": config.min_batch_allocation,
+        "identity": identity,
     }
     waiting = Waiting()
     while True:
         try:
             answer: dict[str, Any] = await api.post("/register-env", request)
+            if answer.get("status") == "success":
+                await api.probe()
+                return answer
         except ApiError as error:
             if error.code == "api.refused":
                 raise
             await waiting.pause(str(error))
             continue
-        if answer.get("status") == "success":
-            return answer
         await waiting.pause(f"{api.base_url} says {answer.get('status')!r}; no trainer has asked for a batch")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,7 +28,14 @@ class Runtime:
 
     def __init__(self, config: BaseEnvConfig) -> None:
         self.api = TrajectoryApi(config.rollout_server_url)
-        self.sender = Sender(self.api, lambda group, reason: self.drop(reason, group))
+        self.sender = Sender(
+            self.api,
+            on_dropped=lambda group, reason: self.drop(reason, group),
+            on_masked=self.count_masked,
+            logprob_dtype=config.logprob_dtype,
+        )
+        # One that the API has not seen: a registration that is repeated finds its first one again.
+        self.identity = config.identity or uuid.uuid4().hex
         self.journal = Journal(config.journal_path)
         self.counters = Counters()
         self._tell_every = max(1, config.min_items_sent_before_logging)
@@ -42,6 +51,11 @@ class Runtime:
         self.counters.sent += 1
         self.counters.sequences += len(group["tokens"])
         self._tell_progress()
+
+    def count_masked(self, group: Mapping[str, Any], masked: Counter[str]) -> None:
+        """Count what of a group was left out before it was sent."""
+        self.counters.masked.update(masked)
+        self.journal.write("targets_masked", group_id=group.get("group_id"), **masked)
 
     def drop(self, reason: str, group: Mapping[str, Any] | None = None) -> None:
         """Count a group (or an item that gave none) as dropped, and settle it."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
+import os
 import shutil
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +29,24 @@ TOKENIZER_FILES = (
 """Copied byte for byte: a tokenizer that is loaded and saved again can come out as another one."""
 
 
+FACTS_FILE = "atropos.json"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFacts:
+    """What a checkpoint says of the run that wrote it.
+
+    Attributes:
+        trainer_id: The trainer.
+        step: Optimizer steps in these weights.
+        batch_id: The last batch in them, None when no API told one.
+    """
+
+    trainer_id: str
+    step: int
+    batch_id: str | None
+
+
 def checkpoint_directory(output_dir: Path, step: int) -> Path:
     """Where the weights after ``step`` optimizer steps are saved."""
     return output_dir / f"step-{step}"
@@ -40,18 +61,44 @@ def refuse_used_directory(output_dir: Path) -> None:
             code="usage.file",
             where="output_dir",
             got=str(found),
-            fix="name another directory; to go on from a checkpoint, give it as model",
+            fix=f"name another directory; to go on from a checkpoint, give it as model, and trainer_id as "
+            f"its {FACTS_FILE} says",
         )
 
 
-def save_checkpoint(model: PreTrainedModel, source: Path, directory: Path, dtype: torch.dtype) -> None:
-    """Write safetensors weights, config and tokenizer under a temporary name, then rename.
+def read_facts(directory: Path) -> CheckpointFacts | None:
+    """The facts of a checkpoint that this trainer wrote; None for any other model directory.
+
+    Raises:
+        UsageError: The file of the facts is damaged.
+    """
+    file = directory / FACTS_FILE
+    if not file.is_file():
+        return None
+    try:
+        return CheckpointFacts(**json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise UsageError(
+            "the file cannot be read",
+            code="usage.file",
+            where=str(file),
+            got=error,
+            fix="remove it to start from these weights as from any others",
+        ) from error
+
+
+def save_checkpoint(
+    model: PreTrainedModel, source: Path, directory: Path, dtype: torch.dtype, facts: CheckpointFacts
+) -> None:
+    """Write safetensors weights, config, tokenizer and facts under a temporary name, then rename.
 
     Args:
         model: The model to save.
         source: Directory that the tokenizer's files are copied from.
-        directory: Where the checkpoint stands afterwards; whoever sees it sees all of it.
+        directory: Where the checkpoint stands afterwards, also after a power cut; whoever sees it sees all
+            of it.
         dtype: Type of the saved weights.
+        facts: What is in these weights.
     """
     unfinished = directory.with_name(f".{directory.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -63,7 +110,20 @@ def save_checkpoint(model: PreTrainedModel, source: Path, directory: Path, dtype
     for pattern in TOKENIZER_FILES:
         for file in source.glob(pattern):
             shutil.copyfile(file, unfinished / file.name)
+    (unfinished / FACTS_FILE).write_text(json.dumps(asdict(facts)) + "\n", encoding="utf-8")
+    for file in (*unfinished.iterdir(), unfinished):
+        _sync(file)
     unfinished.rename(directory)
+    _sync(directory.parent)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a directory, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _converted(weights: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -7,11 +7,11 @@ from typing import Any
 
 from atroposlib.collate.sequences import CollateCounts, TrainSequence
 from atroposlib.trainer.step import StepResult
-from atroposlib.types import ScoredDataGroup
+from atroposlib.types import Group
 
 
 def batch_fields(
-    groups: Sequence[ScoredDataGroup],
+    groups: Sequence[Group],
     sequences: Sequence[TrainSequence],
     counts: CollateCounts,
     result: StepResult,
@@ -36,8 +36,8 @@ def batch_fields(
         "duplicate_columns": counts.duplicate_columns,
         "sequences": len(sequences),
         "groups": len(groups),
-        "group_ids": [group.get("group_id") for group in groups],
-        "policy_versions": [group.get("policy_version") for group in groups],
+        "group_ids": [group.rest.get("group_id") for group in groups],
+        "policy_versions": [group.rest.get("policy_version") for group in groups],
     }
 
 

@@ -13,13 +13,19 @@ from atroposlib.collate.sequences import CollateCounts, train_sequences
 from atroposlib.config.trainer import TrainerSettings
 from atroposlib.errors import RunError
 from atroposlib.journal import Journal
-from atroposlib.trainer.checkpoint import checkpoint_directory, prune_checkpoints, save_checkpoint
+from atroposlib.trainer.checkpoint import (
+    CheckpointFacts,
+    checkpoint_directory,
+    prune_checkpoints,
+    save_checkpoint,
+)
+from atroposlib.trainer.client import LeasedBatch
 from atroposlib.trainer.events import batch_fields, step_line
 from atroposlib.trainer.prefetch import BatchPrefetcher
+from atroposlib.trainer.settling import Settling
 from atroposlib.trainer.step import StepResult, build_optimizer, learning_rate, train_step
 from atroposlib.trainer.student import StudentWithLoss
 from atroposlib.trainer.weight_sync import WeightSync
-from atroposlib.types import ScoredDataGroup
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +39,7 @@ class TrainingRun:
     Args:
         settings: What to train, and how.
         source: Directory that the student was loaded from.
+        start: What of the run is in these weights already.
         student: The student.
         batches: Where batches come from.
         sync: The student's server, or None.
@@ -43,17 +50,20 @@ class TrainingRun:
         self,
         settings: TrainerSettings,
         source: Path,
+        start: CheckpointFacts,
         student: StudentWithLoss,
         batches: BatchPrefetcher,
         sync: WeightSync | None,
         journal: Journal,
     ) -> None:
-        self.step = 0
+        self.step = start.step
         self.groups_taken = 0
         self.groups_trained = 0
         self.groups_dropped: Counter[str] = Counter()
+        self.settling = Settling(batches.client, journal, start.batch_id)
         self._settings = settings
         self._source = source
+        self._trainer_id = start.trainer_id
         self._student = student
         self._optimizer = build_optimizer(student, settings)
         self._batches = batches
@@ -61,6 +71,7 @@ class TrainingRun:
         self._journal = journal
         self._bad_steps = 0
         self._untaught_batches = 0
+        self._hopeless: RunError | None = None
         self._checkpoints: list[Path] = []
         self._save_dtype = save_dtype(settings, student)
 
@@ -75,31 +86,39 @@ class TrainingRun:
         """
         while self.step < self._settings.total_steps:
             asked = time.monotonic()
-            groups = self._next_batch()
-            self.groups_taken += len(groups)
+            batch = self._next_batch()
+            self.groups_taken += len(batch.groups)
             wait_s = time.monotonic() - asked
             if self.step + 1 < self._settings.total_steps:
                 self._batches.request()
-            if self._train(groups, wait_s):
+            applied = self._train(batch, wait_s)
+            self.settling.ack(batch, self.step)
+            if self._hopeless is not None:
+                raise self._hopeless
+            if applied:
                 self._save_and_refresh()
 
-    def _next_batch(self) -> list[ScoredDataGroup]:
+    def _next_batch(self) -> LeasedBatch:
         """The next batch; when no environment is left to make one, the weights are saved first."""
         try:
-            return self._batches.take()
+            batch = self._batches.take()
+            while self.settling.is_spent(batch):
+                self.settling.ack(batch, self.step)
+                batch = self._batches.take()
         except RunError:
             if self.step and self._directory() not in self._checkpoints:
                 self._save()
             raise
+        return batch
 
-    def _train(self, groups: list[ScoredDataGroup], wait_s: float) -> bool:
+    def _train(self, batch: LeasedBatch, wait_s: float) -> bool:
         """Take one optimizer step on the batch; False when no step could be taken."""
         start = time.time()
         sequences, counts = train_sequences(
-            groups, max_token_len=self._settings.max_token_len, vocab_size=self._student.vocab_size
+            batch.groups, max_token_len=self._settings.max_token_len, vocab_size=self._student.vocab_size
         )
         self._tell_dropped(counts)
-        trained = [groups[index] for index in sorted({sequence.group for sequence in sequences})]
+        trained = [batch.groups[index] for index in sorted({sequence.group for sequence in sequences})]
         if not trained:
             self._leave_out_untaught(counts)
             return False
@@ -112,10 +131,10 @@ class TrainingRun:
         self._bad_steps = 0
         self.step += 1
         self.groups_trained += len(trained)
-        self._batches.note_step(self.step)
         event = {
             "step": self.step,
             "start": start,
+            "batch_id": batch.batch_id,
             "learning_rate": rate,
             "wait_s": wait_s,
             **batch_fields(trained, sequences, counts, result),
@@ -138,7 +157,7 @@ class TrainingRun:
         self._untaught_batches += 1
         logger.warning("a batch without any teacher target was left out")
         if self._untaught_batches == MOST_UNTAUGHT_BATCHES_IN_A_ROW:
-            raise RunError(
+            self._hopeless = RunError(
                 f"no teacher target in {self._untaught_batches} batches in a row",
                 code="train.no_target",
                 where=f"after step {self.step}",
@@ -153,7 +172,7 @@ class TrainingRun:
         self._journal.write("dropped", reason="not_finite", sequences=sequences, groups=groups)
         logger.warning("step not applied: loss %s, gradient norm %s", result.loss, result.grad_norm)
         if self._bad_steps == MOST_BAD_STEPS_IN_A_ROW:
-            raise RunError(
+            self._hopeless = RunError(
                 f"the loss or its gradient was not finite in {self._bad_steps} batches in a row",
                 code="train.not_finite",
                 where=f"after step {self.step}",
@@ -181,7 +200,9 @@ class TrainingRun:
         """Write a checkpoint of this step; returns its directory."""
         start = time.monotonic()
         directory = self._directory()
-        save_checkpoint(self._student.model, self._source, directory, self._save_dtype)
+        facts = CheckpointFacts(self._trainer_id, self.step, self.settling.last_acked)
+        save_checkpoint(self._student.model, self._source, directory, self._save_dtype, facts)
+        self.settling.commit()
         self._checkpoints.append(directory)
         self._journal.write(
             "checkpoint", step=self.step, path=str(directory), seconds=time.monotonic() - start

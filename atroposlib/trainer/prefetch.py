@@ -1,4 +1,4 @@
-"""Fetches the next batch in a thread while a step is computed, at most one ahead."""
+"""Leases the next batch in a thread while a step is computed, at most one ahead."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import threading
 from concurrent.futures import Future, TimeoutError
 
 from atroposlib.errors import AtroposError
-from atroposlib.trainer.client import TrainerClient
+from atroposlib.trainer.client import LeasedBatch, TrainerClient
 from atroposlib.trainer.waiting import BatchWait
-from atroposlib.types import ScoredDataGroup
 
 logger = logging.getLogger(__name__)
 
@@ -17,14 +16,24 @@ CLOSE_TIMEOUT_S = 5.0
 
 
 class BatchPrefetcher:
-    """Polls GET /batch on request. Owns the client from its first :meth:`request` to :meth:`close`."""
+    """Asks for batches on request.
 
-    def __init__(self, client: TrainerClient, poll_interval_s: float) -> None:
-        self._client = client
+    Args:
+        client: A registered client; closed by :meth:`close`.
+        poll_interval_s: Seconds between two questions.
+        lease_s: Seconds without a sign of life after which a batch is delivered again.
+
+    Attributes:
+        client: The client, which batches are acked with.
+    """
+
+    def __init__(self, client: TrainerClient, poll_interval_s: float, lease_s: float) -> None:
+        self.client = client
         self._poll_interval_s = poll_interval_s
-        self._pending: Future[list[ScoredDataGroup]] | None = None
+        self._lease_s = lease_s
+        self._pending: Future[LeasedBatch | None] | None = None
 
-    def request(self) -> Future[list[ScoredDataGroup]]:
+    def request(self) -> Future[LeasedBatch | None]:
         """Start fetching the next batch, unless one is under way or waiting to be taken."""
         if self._pending is None:
             self._pending = Future()
@@ -33,52 +42,51 @@ class BatchPrefetcher:
             ).start()
         return self._pending
 
-    def take(self) -> list[ScoredDataGroup]:
+    def take(self) -> LeasedBatch:
         """The next batch, as soon as it is there.
 
         Raises:
             ApiError: The API refused, or was unreachable for too long.
             RunError: train.no_environment: nobody is left to make a batch.
         """
+        pending = self.request()
         try:
-            batch = self.request().result()
-        except AtroposError:
-            self._pending = None
-            raise
-        self._pending = None
+            batch = pending.result()
+        finally:
+            if pending.done():
+                self._pending = None
+        if batch is None:
+            raise RuntimeError("a batch was asked for after the prefetcher was closed")
         return batch
 
-    def note_step(self, step: int) -> None:
-        """Keep the steps taken for an API that has to be registered with again."""
-        self._client.step = step
-
     def close(self) -> int:
-        """Stop fetching; returns how many groups had been handed over and were not taken."""
-        self._client.stop.set()
+        """Stop fetching and give back what was not acked; returns how many groups nobody took."""
+        self.client.stop.set()
         unused = 0
         if self._pending is not None:
             try:
-                unused = len(self._pending.result(timeout=CLOSE_TIMEOUT_S))
+                batch = self._pending.result(timeout=CLOSE_TIMEOUT_S)
+                unused = len(batch.groups) if batch is not None else 0
             except TimeoutError:
                 logger.warning("the API still answers at the end of the run; its last batch is not counted")
             except AtroposError as error:
                 logger.warning("%s", error)
-        self._client.close()
+        self.client.close()
         return unused
 
-    def _fetch(self, future: Future[list[ScoredDataGroup]]) -> None:
+    def _fetch(self, future: Future[LeasedBatch | None]) -> None:
         try:
             future.set_result(self._poll())
         except BaseException as error:  # noqa: BLE001  the error belongs to whoever takes the batch
             future.set_exception(error)
 
-    def _poll(self) -> list[ScoredDataGroup]:
-        """Ask until there is a batch; an empty one when the client was stopped meanwhile."""
-        wait = BatchWait(self._client)
-        while not self._client.stop.is_set():
-            batch = self._client.batch()
+    def _poll(self) -> LeasedBatch | None:
+        """Ask until there is a batch; None when the client was stopped meanwhile."""
+        wait = BatchWait(self.client)
+        while not self.client.stop.is_set():
+            batch = self.client.lease(lease_s=self._lease_s)
             if batch is not None:
                 return batch
             wait.no_batch()
-            self._client.stop.wait(self._poll_interval_s)
-        return []
+            self.client.stop.wait(self._poll_interval_s)
+        return None

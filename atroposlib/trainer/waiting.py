@@ -46,7 +46,7 @@ class BatchWait:
         status = self._client.status() or {}
         if now - self._said >= SAY_WAITING_EVERY_S:
             self._said = now
-            reason = status.get("waiting")
+            reason = _reason(status)
             logger.info("waiting for a batch (%.0f s)%s", now - self._start, f": {reason}" if reason else "")
         self._end_without_environments(status, now)
 
@@ -61,6 +61,13 @@ class BatchWait:
                 "every environment has left, and what is queued makes no batch",
                 code="train.no_environment",
                 where=f"{self._client.url}/v1/status",
-                got=status.get("waiting") or f"queued: {status.get('queue')}",
+                got=_reason(status) or f"queued: {status.get('queue')}",
                 fix="start an environment and train again, with the last checkpoint as model",
             )
+
+
+def _reason(status: dict[str, Any]) -> str:
+    """Who waits for whom and why, in the API's words; empty when nobody does."""
+    return "; ".join(
+        f"{entry['who']} waits for {entry['for']}: {entry['why']}" for entry in status.get("waiting") or []
+    )

@@ -5,25 +5,28 @@ A group is validated and encoded once, when it is posted; its bytes are spliced 
 
 from __future__ import annotations
 
-import json
-import uuid
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from atroposlib.errors import WireError
+from atroposlib.wire.checks import check_cells, check_lengths, check_longest
+from atroposlib.wire.identify import posted_group
+from atroposlib.wire.json_text import check_values, json_bytes
+from atroposlib.wire.limits import DEFAULT, Limits, too_large
 from atroposlib.wire.posted import PostedGroup
-from atroposlib.wire.schema import ATROPOS_KEYS, RIDING_KEYS, ScoredData, Teacher
+from atroposlib.wire.schema import ATROPOS_KEYS, RIDING_KEYS, FreeFields, ScoredData, Teacher
 from atroposlib.wire.shapes import (
-    check_columns,
     check_free_form,
     check_length,
     check_rows,
-    pad_columns,
+    locate,
+    refuse,
     replace_negative_infinity,
 )
+from atroposlib.wire.target_checks import check_target_lists, pad_columns
 
 NO_EXAMPLE = orjson.dumps(
     {
@@ -38,32 +41,40 @@ _group = TypeAdapter(ScoredData)
 _groups = TypeAdapter(list[ScoredData])
 
 
-def decode_group(body: bytes) -> list[PostedGroup]:
+def decode_group(body: bytes, limits: Limits = DEFAULT, *, refuse_heavy: bool = False) -> list[PostedGroup]:
     """Read the body of POST /scored_data.
 
     Args:
         body: JSON object; ``NaN`` and ``Infinity`` literals are recognised and told by their path.
+        limits: Bounds.
+        refuse_heavy: Refuse a row whose probabilities sum above 1 + 1e-3.
 
     Returns:
         The one group, so that both routes go the same way.
 
     Raises:
-        WireError: wire.invalid_group with the field path in ``where``.
+        WireError: wire.invalid_group with the field path in ``where``; wire.too_large beyond a limit.
     """
     try:
         data = _group.validate_json(body)
     except ValidationError as error:
-        _refuse(error)
-    return [_posted(data, "")]
+        refuse(error)
+    return [_posted(data, None, limits, refuse_heavy)]
 
 
-def decode_groups(body: bytes) -> list[PostedGroup]:
+def decode_groups(body: bytes, limits: Limits = DEFAULT, *, refuse_heavy: bool = False) -> list[PostedGroup]:
     """Read the body of POST /scored_data_list, a JSON array of groups. Raises as :func:`decode_group`."""
     try:
         listed = _groups.validate_json(body)
     except ValidationError as error:
-        _refuse(error)
-    return [_posted(data, f"[{index}].") for index, data in enumerate(listed)]
+        refuse(error)
+    return [_posted(data, index, limits, refuse_heavy) for index, data in enumerate(listed)]
+
+
+def decode_any(body: bytes, limits: Limits = DEFAULT) -> list[PostedGroup]:
+    """Read the JSON body of POST /v1/groups: one object or an array. Raises as :func:`decode_group`."""
+    decode = decode_groups if body.lstrip()[:1] == b"[" else decode_group
+    return decode(body, limits, refuse_heavy=True)
 
 
 def batch_parts(payloads: Sequence[bytes]) -> Iterator[bytes]:
@@ -76,88 +87,84 @@ def batch_parts(payloads: Sequence[bytes]) -> Iterator[bytes]:
     yield b"]}"
 
 
-def _refuse(error: ValidationError) -> NoReturn:
-    first, *others = error.errors(include_url=False)
-    more = f" (and {len(others)} more)" if others else ""
-    got = None if first["type"] == "json_invalid" else repr(first["input"])[:80]
-    raise WireError(f"{first['msg']}{more}", where=_path(first["loc"]) or None, got=got) from error
-
-
-def _path(loc: Sequence[int | str]) -> str:
-    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
-    return "".join(parts).removeprefix(".")
-
-
-def _posted(data: ScoredData, prefix: str) -> PostedGroup:
-    lengths = _check_sequences(data, prefix)
-    _check_optional(data, prefix, lengths)
-    _normalise_targets(data, prefix, lengths)
-    for index, teacher in enumerate(data.teachers or ()):
-        _normalise_teacher(teacher, f"{prefix}teachers[{index}]", len(lengths))
-    return PostedGroup(
-        group_id=data.group_id or uuid.uuid4().hex,
+def _posted(data: ScoredData, place: int | None, limits: Limits, refuse_heavy: bool) -> PostedGroup:
+    try:
+        _check(data, limits, refuse_heavy)
+    except WireError as error:
+        locate(error, place)
+        raise
+    return posted_group(
+        _encode(data),
+        "json",
+        group_id=data.group_id,
         env_id=data.env_id,
-        sequences=len(lengths),
+        sequences=len(data.tokens),
         policy_version=data.policy_version,
-        payload=_encode(data),
     )
 
 
-def _check_sequences(data: ScoredData, prefix: str) -> list[int]:
-    if not data.tokens:
-        raise WireError("the group has no sequences", where=f"{prefix}tokens")
+def _check(data: ScoredData, limits: Limits, refuse_heavy: bool) -> None:
+    """Check a group and repair in place what the contract lets old clients say otherwise."""
     lengths = [len(row) for row in data.tokens]
-    if 0 in lengths:
-        raise WireError("the sequence has no tokens", where=f"{prefix}tokens[{lengths.index(0)}]")
-    check_rows(data.masks, lengths, f"{prefix}masks")
-    check_length(data.scores, len(lengths), f"{prefix}scores")
-    return lengths
+    check_lengths(lengths, limits)
+    check_rows(data.masks, lengths, "masks")
+    check_length(data.scores, len(lengths), "scores")
+    _check_optional(data, lengths, limits)
+    teachers = data.teachers or []
+    if len(teachers) > limits.teachers:
+        raise too_large("too many teachers", where="teachers", got=len(teachers), most=limits.teachers)
+    _check_rest(data, teachers, lengths, limits)
+    ids, logprobs = data.distill_token_ids, data.distill_logprobs
+    names = ("distill_token_ids", "distill_logprobs")
+    cells = check_target_lists(ids, logprobs, names, lengths, limits, refuse_heavy)
+    for index, teacher in enumerate(teachers):
+        cells += _check_teacher(teacher, f"teachers[{index}]", lengths, limits, refuse_heavy)
+    check_cells(cells, limits)
+    if ids is not None and logprobs is not None:
+        pad_columns(ids, logprobs, lengths)
 
 
-def _check_optional(data: ScoredData, prefix: str, lengths: Sequence[int]) -> None:
+def _check_optional(data: ScoredData, lengths: Sequence[int], limits: Limits) -> None:
     for name in ("ref_logprobs", "inference_logprobs"):
         rows = getattr(data, name)
-        check_rows(rows, lengths, f"{prefix}{name}")
+        check_rows(rows, lengths, name)
         replace_negative_infinity(rows or ())
     for name in ("advantages", "overrides"):
         values = getattr(data, name)
         if values is not None:
-            check_length(values, len(lengths), f"{prefix}{name}")
-    for name in ("messages", "generation_params", "overrides", "group_overrides", "images"):
-        check_free_form(getattr(data, name), f"{prefix}{name}")
+            check_length(values, len(lengths), name)
 
 
-def _normalise_targets(data: ScoredData, prefix: str, lengths: Sequence[int]) -> None:
-    ids, logprobs = data.distill_token_ids, data.distill_logprobs
-    if ids is None and logprobs is None:
-        return
-    if ids is None or logprobs is None:
-        missing = "distill_token_ids" if ids is None else "distill_logprobs"
-        raise WireError("ids and logprobs belong together", where=f"{prefix}{missing}", got="null")
-    check_length(ids, len(lengths), f"{prefix}distill_token_ids")
-    check_length(logprobs, len(lengths), f"{prefix}distill_logprobs")
-    for index, length in enumerate(lengths):
-        where = f"{prefix}distill_token_ids[{index}]"
-        if len(ids[index]) > length:
-            raise WireError(
-                "more rows than tokens", where=where, got=len(ids[index]), expected=f"at most {length}"
-            )
-        check_columns(ids[index], logprobs[index], f"{prefix}distill_logprobs[{index}]")
-        replace_negative_infinity(logprobs[index])
-    pad_columns(ids, logprobs, lengths)
+def _check_rest(
+    data: ScoredData, teachers: Sequence[Teacher], lengths: Sequence[int], limits: Limits
+) -> None:
+    """Check what a frame of the group would carry as JSON."""
+    rest = {name: getattr(data, name) for name in FreeFields.model_fields}
+    advantages = rest.pop("advantages")
+    for name, value in rest.items():
+        check_free_form(value, name, limits.json_depth - 1)
+    for index, teacher in enumerate(teachers):
+        # The entry stands within the group and its list of teachers.
+        check_free_form(teacher.model_extra, f"teachers[{index}]", limits.json_depth - 2)
+    if advantages is not None and [len(row) for row in advantages] != list(lengths):
+        rest["advantages"] = advantages
+    rest["teachers"] = [teacher.model_extra for teacher in teachers]
+    check_values(json_bytes(rest), limits.rest_values, "messages")
 
 
-def _normalise_teacher(teacher: Teacher, where: str, sequences: int) -> None:
-    for name in ("tokens", "token_ids", "logprobs", "student_chunk_id", "teacher_chunk_id"):
-        values = getattr(teacher, name)
-        if values is not None:
-            check_length(values, sequences, f"{where}.{name}")
-    check_free_form(teacher.model_extra, where)
-    if teacher.token_ids is None or teacher.logprobs is None:
-        return
-    for index, (ids, logprobs) in enumerate(zip(teacher.token_ids, teacher.logprobs, strict=True)):
-        check_columns(ids, logprobs, f"{where}.logprobs[{index}]")
-        replace_negative_infinity(logprobs)
+def _check_teacher(
+    teacher: Teacher, where: str, lengths: Sequence[int], limits: Limits, refuse_heavy: bool
+) -> int:
+    """Positions x columns of the teacher's targets, once they are checked."""
+    own = lengths
+    if teacher.tokens is not None:
+        check_length(teacher.tokens, len(lengths), f"{where}.tokens")
+        own = [len(row) for row in teacher.tokens]
+        check_longest(own, f"{where}.tokens", limits)
+    check_rows(teacher.student_chunk_id, lengths, f"{where}.student_chunk_id")
+    check_rows(teacher.teacher_chunk_id, own, f"{where}.teacher_chunk_id")
+    names = (f"{where}.token_ids", f"{where}.logprobs")
+    return check_target_lists(teacher.token_ids, teacher.logprobs, names, own, limits, refuse_heavy)
 
 
 def _encode(data: ScoredData) -> bytes:
@@ -165,11 +172,7 @@ def _encode(data: ScoredData) -> bytes:
     fields |= {name: getattr(data, name) for name in RIDING_KEYS if name in data.model_fields_set}
     if data.teachers is not None:
         fields["teachers"] = [_teacher_fields(teacher) for teacher in data.teachers]
-    try:
-        return orjson.dumps(fields)
-    except orjson.JSONEncodeError:
-        # orjson knows 64-bit integers only; a free-form field (a seed, an id) may hold a larger one.
-        return json.dumps(fields, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    return json_bytes(fields)
 
 
 def _teacher_fields(teacher: Teacher) -> dict[str, Any]:

@@ -25,6 +25,8 @@ ColumnId = Annotated[int, Field(ge=ABSENT_ID, lt=MAX_ID)]
 ChunkId = Annotated[int, Field(ge=-1, lt=MAX_ID)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Logprob = Annotated[float, Field(lt=float("inf"))]
+# What a database's integer holds.
+Stored = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 class ChatMessage(TypedDict):
@@ -48,30 +50,56 @@ class Teacher(BaseModel):
     teacher_chunk_id: Listed[Listed[ChunkId]] | None = None
 
 
-class ScoredData(BaseModel):
+class FreeFields(BaseModel):
+    """The fields of a group that are JSON in a frame too."""
+
+    advantages: Listed[Listed[Finite]] | None = None
+    messages: Listed[Listed[ChatMessage]] | None = None
+    generation_params: dict[str, Any] | None = None
+    overrides: Listed[dict[str, Any]] | None = None
+    group_overrides: dict[str, Any] | None = None
+    images: Any = None
+    env_id: Stored | None = None
+    group_id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    policy_version: Stored | None = None
+
+
+class ScoredData(FreeFields):
     """A group as it is posted; fields that are not named here are dropped, as in Atropos."""
 
     tokens: Listed[Listed[TokenId]]
     masks: Listed[Listed[Mask]]
     scores: Listed[Finite]
-    advantages: Listed[Listed[Finite]] | None = None
     ref_logprobs: Listed[Listed[Logprob]] | None = None
-    messages: Listed[Listed[ChatMessage]] | None = None
-    generation_params: dict[str, Any] | None = None
     inference_logprobs: Listed[Listed[Logprob]] | None = None
-    overrides: Listed[dict[str, Any]] | None = None
-    group_overrides: dict[str, Any] | None = None
-    images: Any = None
-    env_id: int | None = None
     distill_token_ids: Listed[Listed[Listed[ColumnId]]] | None = None
     distill_logprobs: Listed[Listed[Listed[Logprob]]] | None = None
-    group_id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    policy_version: int | None = None
     teachers: Listed[Teacher] | None = None
 
+
+ATROPOS_KEYS = (
+    "tokens",
+    "masks",
+    "scores",
+    "advantages",
+    "ref_logprobs",
+    "messages",
+    "generation_params",
+    "inference_logprobs",
+    "overrides",
+    "group_overrides",
+    "images",
+    "env_id",
+    "distill_token_ids",
+    "distill_logprobs",
+)
+"""The keys that every group of a batch carries, null where nothing was posted."""
 
 RIDING_KEYS = ("group_id", "policy_version", "teachers")
 """Our keys; a group carries them out only when they were posted, so old trainers see Atropos's 14 keys."""
 
-ATROPOS_KEYS = tuple(name for name in ScoredData.model_fields if name not in RIDING_KEYS)
-"""The keys that every group of a batch carries, null where nothing was posted."""
+ARRAY_KEYS = frozenset(ScoredData.model_fields) - frozenset(FreeFields.model_fields)
+"""The keys that a frame carries as arrays or in a place of their own (``scores``, ``teachers``)."""
+
+TEACHER_ARRAY_KEYS = frozenset(Teacher.model_fields)
+"""The keys of a teacher's entry that are arrays; its other keys are facts."""

@@ -9,10 +9,13 @@ import pytest
 from tests.api.support import ApiClient, serving
 
 
-@pytest.fixture(scope="session")
-def running_api() -> Iterator[ApiClient]:
-    """One API with default settings for all tests."""
-    with serving() as client:
+@pytest.fixture(scope="session", params=["memory", "sqlite"])
+def running_api(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApiClient]:
+    """One API over each store, with default settings, for all tests."""
+    path = tmp_path_factory.mktemp("store") / "queue.sqlite3"
+    with serving("memory" if request.param == "memory" else f"sqlite:///{path}") as client:
         yield client
 
 

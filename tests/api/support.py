@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import requests
-import uvicorn
 
 from atroposlib.api.app import create_app
+from atroposlib.api.http_server import ApiServer
 from atroposlib.api.serve import listen
+from atroposlib.api.tokens import Token
 from atroposlib.config.api import ApiSettings
-from atroposlib.store.memory import MemoryStore
+from atroposlib.store.open import open_store
 
 
 @dataclass
@@ -75,24 +82,71 @@ class ApiClient:
 
 
 @contextmanager
-def serving(**settings: Any) -> Iterator[ApiClient]:
-    """An API with a memory store on a free port, in a thread."""
-    configured = ApiSettings(port=0, **settings)
-    clock = Clock()
-    store = MemoryStore(configured.max_queued_groups, configured.max_queued_bytes)
-    config = uvicorn.Config(create_app(configured, store, clock), log_level="warning", access_log=False)
-    server = uvicorn.Server(config)
-    listener = listen(configured.host, configured.port)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+def serving(store: str = "memory", tokens: Sequence[Token] = (), **settings: Any) -> Iterator[ApiClient]:
+    """An API on a free port, in a thread.
+
+    Args:
+        store: As the option: ``memory``, or ``sqlite:///PATH``.
+        tokens: Who may do what.
+        settings: Other settings.
+    """
+    configured = ApiSettings(port=0, store=store, **settings)
+    clock, listener, started = Clock(), listen(configured.host, configured.port), Started()
+    thread = threading.Thread(
+        target=lambda: asyncio.run(_serve(configured, clock, tokens, listener, started))
+    )
     thread.start()
     client = ApiClient(f"http://127.0.0.1:{listener.getsockname()[1]}", clock)
     try:
+        assert started.server.result(timeout=20)
         yield client
     finally:
         client.session.close()
-        server.should_exit = True
+        started.server.result().should_exit = True
         thread.join(timeout=20)
         assert not thread.is_alive()
+
+
+@dataclass
+class Started:
+    """Tells the test's thread of the server, or of why there is none."""
+
+    server: Future[ApiServer] = field(default_factory=Future)
+
+
+async def _serve(
+    settings: ApiSettings, clock: Clock, tokens: Sequence[Token], listener: socket.socket, started: Started
+) -> None:
+    try:
+        store = await open_store(
+            settings.store,
+            max_groups=settings.max_queued_groups,
+            max_bytes=settings.max_queued_bytes,
+            durability=settings.durability,
+        )
+        server = ApiServer(create_app(settings, store, clock, tokens), settings)
+    except BaseException as error:
+        started.server.set_exception(error)
+        raise
+    started.server.set_result(server)
+    await server.serve(sockets=[listener])
+
+
+@contextmanager
+def run_api(*options: str, cwd: Path) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+    """A running `run-api`: the process, its URL, and what it said before."""
+    command = [sys.executable, "-m", "atroposlib.cli.run_api", "--port", "0", *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=cwd) as process:
+        assert process.stderr is not None
+        lines = []
+        while not (lines and lines[-1].startswith("trajectory API on ")):
+            line = process.stderr.readline()
+            assert line, lines
+            lines.append(line.rstrip("\n"))
+        try:
+            yield process, lines[-1].split()[-1], lines[:-1]
+        finally:
+            process.kill()
 
 
 def registration(**changes: Any) -> dict[str, Any]:

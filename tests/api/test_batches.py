@@ -10,12 +10,17 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
+from atroposlib.api.atropos_batch import BatchAnswer
 from atroposlib.api.context import ApiContext
-from atroposlib.api.delivery import BatchAnswer
+from atroposlib.api.lease_answer import Asked, LeaseAnswer
 from atroposlib.config.api import ApiSettings
 from atroposlib.store.memory import MemoryStore
-from atroposlib.wire.atropos_json import decode_group
-from tests.api.support import ApiClient, Clock, group
+from atroposlib.wire import jobs
+from atroposlib.wire.frame import encode_group
+from atroposlib.wire.jobs import read_json
+from atroposlib.wire.media import FRAME_TYPE
+from atroposlib.wire.registrations import Registration
+from tests.api.support import ApiClient, Clock, group, registration
 
 
 def tokens_of(batch: list[dict[str, Any]]) -> list[int]:
@@ -76,29 +81,45 @@ def test_minimums_beyond_the_whole_are_scaled(api: ApiClient) -> None:
     assert tokens_of(api.get("/batch")["batch"]) == [1, 3]
 
 
+def why_waiting(api: ApiClient) -> list[str]:
+    """Why each of those that /v1/status tells of waits."""
+    return [wait["why"] for wait in api.get("/v1/status")["waiting"]]
+
+
 def test_sizes_that_never_add_up_are_told_once(api: ApiClient, caplog: pytest.LogCaptureFixture) -> None:
+    """Defect 16: GET /batch was null for ever, and nobody could see why."""
     api.start(batch_size=8)
-    api.post("/scored_data_list", [group(3), group(3)])
+    api.post("/scored_data_list", [group(3), group(3, token=2)])
     assert api.get("/batch") == {"batch": None}
-    assert api.get("/v1/status")["waiting"] is None
-    api.post("/scored_data", group(3))
+    assert why_waiting(api) == ["6 of 8 sequences are queued"]
+    api.post("/scored_data", group(3, token=3))
     for _ in range(2):
         assert api.get("/batch") == {"batch": None}
     reason = "3 groups (9 sequences) queued, none add up to a batch of 8"
-    assert api.get("/v1/status")["waiting"] == reason
+    assert why_waiting(api) == [reason]
     assert sum(reason in record.message for record in caplog.records) == 1
     api.post("/scored_data", group(2))
     assert api.get("/batch")["batch"]
-    assert api.get("/v1/status")["waiting"] is None
+    assert why_waiting(api) == []
 
 
-def test_a_minimum_that_is_not_there_yet_is_no_reason_to_warn(api: ApiClient) -> None:
+def test_a_wait_for_a_minimum_share_names_the_environment(api: ApiClient) -> None:
     api.start(batch_size=8)
     busy = api.add_env()
-    api.add_env(min_batch_allocation=0.5)
-    api.post("/scored_data_list", [group(env_id=busy), group(env_id=busy)])
-    assert api.get("/batch") == {"batch": None}
-    assert api.get("/v1/status")["waiting"] is None
+    late = api.add_env(min_batch_allocation=0.5)
+    api.post("/scored_data_list", [group(env_id=busy), group(env_id=busy, token=2)])
+    since = api.clock.now
+    for _ in range(2):
+        assert api.get("/batch") == {"batch": None}
+        api.clock.now += 5.0
+    (wait,) = api.get("/v1/status")["waiting"]
+    assert wait == {
+        "who": "trainer atropos",
+        "for": "a batch",
+        "since": since,
+        "seconds": 10.0,
+        "why": f"environment {late} has 0 of the 4 sequences of its minimum share",
+    }
 
 
 def large(token: int) -> dict[str, Any]:
@@ -126,8 +147,19 @@ def test_a_batch_whose_client_went_away_returns_to_the_front(api: ApiClient) -> 
 
 async def api_with_a_batch(**settings: Any) -> ApiContext:
     store = MemoryStore(100, 1 << 20)
-    await store.put(decode_group(json.dumps(group(8)).encode()))
+    await store.register(Registration.model_validate(registration()), 0.0)
+    await store.put(read_json(json.dumps(group(8)).encode(), False, False), 0.0)
     return ApiContext(ApiSettings(**settings), store, Clock())
+
+
+async def answer(context: ApiContext) -> BatchAnswer:
+    return BatchAnswer(context, await context.store.run(), 8)
+
+
+async def places(context: ApiContext) -> tuple[int, int, int, int]:
+    """Queued, leased, trained groups, and the step."""
+    stats = await context.store.stats()
+    return stats.queued, stats.leased, stats.trained, (await context.store.run()).step
 
 
 async def test_a_client_that_is_gone_before_the_answer_costs_nothing() -> None:
@@ -140,10 +172,9 @@ async def test_a_client_that_is_gone_before_the_answer_costs_nothing() -> None:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    await BatchAnswer(context, context.run, 8)({"type": "http", "headers": []}, receive, send)
+    await (await answer(context))({"type": "http", "headers": []}, receive, send)
     assert all(message.get("more_body", True) for message in sent)
-    stats = await context.store.stats()
-    assert (stats.queued, stats.leased, stats.trained, context.run.step) == (1, 0, 0, 0)
+    assert await places(context) == (1, 0, 0, 0)
 
 
 async def test_a_delivery_that_is_cancelled_costs_nothing() -> None:
@@ -158,14 +189,14 @@ async def test_a_delivery_that_is_cancelled_costs_nothing() -> None:
             stuck.set()
             await asyncio.Future()
 
-    answer = BatchAnswer(context, context.run, 8)
-    delivery = asyncio.create_task(answer({"type": "http", "headers": []}, receive, send))
+    batch = await answer(context)
+    delivery = asyncio.create_task(batch({"type": "http", "headers": []}, receive, send))
     await stuck.wait()
-    assert (await context.store.stats()).leased == 1
+    assert await places(context) == (0, 1, 0, 0)
     delivery.cancel()
     await asyncio.wait([delivery])
-    stats = await context.store.stats()
-    assert (stats.queued, stats.leased) == (1, 0)
+    assert await places(context) == (1, 0, 0, 0)
+    assert context.deliveries == set()
 
 
 async def test_a_client_that_stops_reading_gives_its_batch_back() -> None:
@@ -177,10 +208,9 @@ async def test_a_client_that_stops_reading_gives_its_batch_back() -> None:
     async def send(message: Message) -> None:
         await never_returns()
 
-    answer = BatchAnswer(context, context.run, 8)
-    await asyncio.wait_for(answer({"type": "http", "headers": []}, never_returns, send), 20)
-    stats = await context.store.stats()
-    assert (stats.queued, stats.leased, stats.trained, context.run.step) == (1, 0, 0, 0)
+    batch = await answer(context)
+    await asyncio.wait_for(batch({"type": "http", "headers": []}, never_returns, send), 20)
+    assert await places(context) == (1, 0, 0, 0)
 
 
 async def test_a_reset_during_delivery_delivers_nothing_whole() -> None:
@@ -194,6 +224,80 @@ async def test_a_reset_during_delivery_delivers_nothing_whole() -> None:
         await context.store.reset()
         sent.append(message)
 
-    await BatchAnswer(context, context.run, 8)({"type": "http", "headers": []}, receive, send)
+    await (await answer(context))({"type": "http", "headers": []}, receive, send)
     assert all(message.get("more_body", True) for message in sent)
-    assert context.run.step == 0
+    assert await places(context) == (0, 0, 0, 0)
+
+
+async def test_a_lease_is_renewed_while_its_answer_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = await api_with_a_batch()
+    monkeypatch.setattr("atroposlib.api.atropos_batch.LEASE_S", 0.03)
+    renewed = asyncio.Event()
+
+    async def heartbeat(batch_id: str, attempt: int, lease_s: float, now: float) -> float:
+        renewed.set()
+        return now + lease_s
+
+    monkeypatch.setattr(context.store, "heartbeat", heartbeat)
+
+    async def receive() -> Message:
+        return await asyncio.Future()
+
+    async def send(message: Message) -> None:
+        await renewed.wait()
+
+    batch = await answer(context)
+    await asyncio.wait_for(batch({"type": "http", "headers": []}, receive, send), 20)
+    assert await places(context) == (0, 0, 1, 1)
+
+
+def test_a_batch_that_cannot_be_sent_becomes_a_dead_letter(
+    api: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were it queued again each time, it would head every batch and the run would stand still for ever."""
+    frame_to_json = jobs.frame_to_json
+
+    def fails(frame: bytes) -> bytes:
+        if b"poison" in frame:
+            raise ValueError("it cannot be converted")
+        return frame_to_json(frame)
+
+    monkeypatch.setattr(jobs, "frame_to_json", fails)
+    api.start(batch_size=4)
+    for name in ("poison", "sound"):
+        frame = encode_group({**group(), "group_id": name}, codec="none")
+        assert api.raw("POST", "/v1/groups", frame, Content_Type=FRAME_TYPE).status_code == 201
+    for _ in range(5):
+        assert api.raw("GET", "/batch", Connection="close").status_code == 500
+        api.counts()
+    assert [member["group_id"] for member in api.get("/batch")["batch"]] == ["sound"]
+    (letter,) = api.get("/v1/dead-letters")["dead_letters"]
+    assert letter["groups"] == ["poison"]
+    assert letter["reason"] == "it could not be sent: it cannot be converted"
+
+
+async def test_a_lease_survives_a_cancellation_at_any_moment() -> None:
+    """Of each turn of the loop, one lease is cancelled in it; none may stay out with nobody."""
+    for turns in range(60):
+        context = await api_with_a_batch()
+        await context.store.register_trainer("t", Registration.model_validate(registration()), None, 0.0)
+        asked = LeaseAnswer(context, Asked("t", 8, 1.0, 3600.0))
+
+        async def receive() -> Message:
+            return await asyncio.Future()
+
+        ended = False
+
+        async def send(message: Message) -> None:
+            nonlocal ended
+            ended = message["type"] == "http.response.body" and not message.get("more_body", False)
+            await asyncio.sleep(0)
+
+        delivery = asyncio.create_task(asked({"type": "http", "headers": []}, receive, send))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        delivery.cancel()
+        await asyncio.wait([delivery])
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert (await places(context))[:2] == ((0, 1) if ended else (1, 0)), turns

@@ -1,28 +1,84 @@
-"""Work on large bodies leaves the event loop's thread, work on small ones does not."""
+"""Work that holds Python's lock leaves the process, workers die with their parent and are replaced."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
-from atroposlib.api.offload import LARGE_BYTES, Offload
+from atroposlib.api.offload import Offload
+from atroposlib.errors import ApiError, WireError
+from atroposlib.wire.jobs import read_json
 
 
-@pytest.mark.parametrize(("size", "here"), [(LARGE_BYTES - 1, True), (LARGE_BYTES, False)])
-async def test_only_large_work_leaves_the_loop(size: int, here: bool) -> None:
-    offload = Offload()
+@pytest.fixture
+async def offload() -> AsyncIterator[Offload]:
+    offload = Offload(1)
+    yield offload
+    offload.close()
+
+
+async def test_threads_and_processes_are_others(offload: Offload) -> None:
+    assert await offload.in_thread(threading.get_ident) != threading.get_ident()
+    assert await offload.in_process(os.getpid) != os.getpid()
+
+
+async def test_an_error_comes_back_with_its_field(offload: Offload) -> None:
+    with pytest.raises(WireError) as caught:
+        await offload.in_process(read_json, b'{"tokens": [[1.5]]}', False, False)
+    assert (caught.value.code, caught.value.where) == ("wire.invalid_group", "tokens[0][0]")
+
+
+async def test_a_worker_that_was_killed_is_replaced(offload: Offload) -> None:
+    worker = await offload.in_process(os.getpid)
+    os.kill(worker, signal.SIGKILL)
+    with pytest.raises(ApiError) as caught:
+        await offload.in_process(os.getpid)
+    assert caught.value.code == "api.worker_lost"
+    assert await offload.in_process(os.getpid) != worker
+
+
+async def test_workers_ignore_ctrl_c(offload: Offload) -> None:
+    worker = await offload.in_process(os.getpid)
+    os.kill(worker, signal.SIGINT)
+    assert await offload.in_process(os.getpid) == worker
+
+
+def is_running(process: int) -> bool:
+    """Whether a process exists and has not ended; an orphan may wait for whoever takes its exit code."""
     try:
-        assert (await offload.run(size, threading.get_ident) == threading.get_ident()) == here
-    finally:
-        offload.close()
+        stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return False
+    return stat.rsplit(")", 1)[1].split()[0] != "Z"
 
 
-@pytest.mark.parametrize("size", [0, LARGE_BYTES])
-async def test_errors_come_back(size: int) -> None:
-    offload = Offload()
-    try:
-        with pytest.raises(ValueError, match="invalid literal"):
-            await offload.run(size, int, "x")
-    finally:
-        offload.close()
+PARENT = """
+import asyncio, os, sys
+from atroposlib.api.offload import Offload
+
+async def main():
+    offload = Offload(1)
+    print(await offload.in_process(os.getpid), flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_workers_die_with_a_parent_that_was_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        assert is_running(worker)
+        parent.kill()
+    deadline = time.monotonic() + 20
+    while is_running(worker):
+        assert time.monotonic() < deadline

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
-from tests.api.support import ApiClient, env_registration, group, registration
+from tests.api.support import ApiClient, env_registration, group, registration, serving
 
 
 def test_a_post_before_the_trainer_does_no_harm(api: ApiClient) -> None:
@@ -136,6 +138,27 @@ def test_environments_that_left_or_fell_silent_lose_their_weight(api: ApiClient)
     assert weight(working) == pytest.approx(1 / 3)
 
 
+@pytest.mark.parametrize("batch_size", [0, -5, 2**31])
+def test_a_batch_size_that_is_none_is_refused(api: ApiClient, batch_size: int) -> None:
+    body = registration(batch_size=batch_size)
+    answer = api.raw("POST", "/register", json.dumps(body).encode())
+    assert (answer.status_code, answer.json()["detail"][0]["loc"]) == (422, ["body", "batch_size"])
+    answer = api.raw("POST", "/v1/trainers", json.dumps({"trainer_id": "t", "run": body}).encode())
+    assert (answer.status_code, answer.json()["where"]) == (422, "run.batch_size")
+
+
+@pytest.mark.parametrize("name", ["\ud800", "x" * 5000])
+def test_a_name_that_no_answer_can_carry_is_refused(api: ApiClient, name: str) -> None:
+    api.start()
+    for path, body in (
+        ("/register", registration(wandb_group=name)),
+        ("/register", registration(checkpoint_dir=name)),
+        ("/register-env", env_registration(desired_name=name)),
+    ):
+        assert api.raw("POST", path, json.dumps(body).encode()).status_code == 422
+    assert api.get("/wandb_info")["group"] == "group"
+
+
 def test_names_are_numbered(api: ApiClient) -> None:
     api.start()
     names = [api.post("/register-env", env_registration(desired_name=name))["wandb_name"] for name in "aab"]
@@ -155,11 +178,12 @@ def test_the_status_tells_who_takes_part_and_where_groups_are(api: ApiClient) ->
     env_id = api.add_env(desired_name="math")
     api.post("/scored_data_list", [group(env_id=env_id, group_id=str(number)) for number in range(3)])
     assert api.get("/batch")["batch"]
+    size = len(api.raw("GET", "/latest_example").content)
     api.clock.now += 5.0
     assert api.get("/v1/status") == {
         "step": 1,
         "batch_size": 8,
-        "waiting": None,
+        "waiting": [],
         "queue": {"groups": 1, "sequences": 4},
         "groups": {
             "received": 3,
@@ -171,6 +195,8 @@ def test_the_status_tells_who_takes_part_and_where_groups_are(api: ApiClient) ->
             "duplicates": 0,
             "refused": 0,
         },
+        "uncommitted": 0,
+        "held_bytes": size,
         "envs": [
             {
                 "env_id": env_id,
@@ -181,7 +207,24 @@ def test_the_status_tells_who_takes_part_and_where_groups_are(api: ApiClient) ->
             }
         ],
         "trainer": {"registered": True, "seconds_since_seen": 5.0},
+        "trainers": [
+            {
+                "trainer_id": "atropos",
+                "seconds_since_seen": 5.0,
+                "last_committed": ANY,
+                "leased": 0,
+                "acked": 0,
+            }
+        ],
+        "store": ANY,
     }
+
+
+def test_the_status_names_the_store(tmp_path: Path) -> None:
+    with serving() as api:
+        assert api.get("/v1/status")["store"] == {"engine": "memory", "durability": "none"}
+    with serving(f"sqlite:///{tmp_path / 'queue.sqlite3'}", durability="full") as api:
+        assert api.get("/v1/status")["store"] == {"engine": "sqlite", "durability": "full"}
 
 
 def test_repeated_posts_are_no_new_groups_of_their_environment(api: ApiClient) -> None:

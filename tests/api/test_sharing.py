@@ -21,10 +21,11 @@ def test_the_figures_are_those_of_0_4_0(api: ApiClient, situation: dict[str, Any
     api.start(batch_size=situation["batch_size"], starting_step=situation["step"])
     for registration in situation["envs"]:
         api.add_env(**registration)
-    for env_id in situation["disconnected"]:
-        api.post("/disconnect-env", {"env_id": env_id})
     for env_id, sequences in situation["posts"]:
         api.post("/scored_data", group(sequences, env_id=env_id))
+    # Here an environment that posts is back, so the last word of those that left is that they leave.
+    for env_id in situation["disconnected"]:
+        api.post("/disconnect-env", {"env_id": env_id})
     for env_id, expected in enumerate(situation["answers"]):
         if expected is not None:
             assert api.get("/status-env", {"env_id": env_id}) == expected

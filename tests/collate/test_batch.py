@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atroposlib.collate import TrainSequence, collate, train_sequences
+from atroposlib.wire.arrays import to_arrays
 
 VOCABULARY = 60
 
@@ -42,7 +43,8 @@ def scored_groups(draw: st.DrawFn) -> list[dict[str, Any]]:
 @given(scored_groups())
 @settings(max_examples=150, deadline=None)
 def test_a_group_posted_is_the_group_trained_on(groups: list[dict[str, Any]]) -> None:
-    sequences, _ = train_sequences(groups, max_token_len=100, vocab_size=VOCABULARY)
+    arrays = [to_arrays(group, strict=True) for group in groups]  # type: ignore[arg-type]
+    sequences, _ = train_sequences(arrays, max_token_len=100, vocab_size=VOCABULARY)
     if not sequences:
         return
     batch = collate(sequences)

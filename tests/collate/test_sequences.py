@@ -3,35 +3,56 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from atroposlib.collate import CollateCounts, TrainSequence, train_sequences
+from atroposlib.types import Group, Targets
+from atroposlib.wire.arrays import to_arrays
 
 VOCABULARY = 100
 LN_HALF, LN_QUARTER = math.log(0.5), math.log(0.25)
+ABSENT = (-1, -math.inf)
+
+Columns = list[tuple[int, float]]
+
+
+def make_targets(rows_of: list[dict[int, Columns]], dtype: Any = np.float32) -> Targets:
+    """Targets of one sequence for each mapping from position to columns, absent between its positions."""
+    width = max((len(columns) for rows in rows_of for columns in rows.values()), default=1)
+    starts = [min(rows, default=0) for rows in rows_of]
+    counts = [max(rows, default=-1) + 1 - start for rows, start in zip(rows_of, starts, strict=True)]
+    table = [
+        (rows.get(start + offset, []) + [ABSENT] * width)[:width]
+        for rows, start, count in zip(rows_of, starts, counts, strict=True)
+        for offset in range(count)
+    ]
+    return Targets(
+        starts=np.array(starts, np.int32),
+        counts=np.array(counts, np.int32),
+        ids=np.array([[column[0] for column in row] for row in table], np.int32).reshape(-1, width),
+        logprobs=np.array([[column[1] for column in row] for row in table], dtype).reshape(-1, width),
+    )
 
 
 def make_group(
-    tokens: list[int], trained: list[int], targets: dict[int, list[tuple[int, float]]], **extra: Any
-) -> dict[str, Any]:
-    """A group of one sequence; ``targets`` maps a position to its columns, absent elsewhere."""
-    width = max((len(columns) for columns in targets.values()), default=1)
-    absent = [(-1, -9999.0)] * width
-    rows = [(targets.get(position, []) + absent)[:width] for position in range(len(tokens))]
-    group = {
-        "tokens": [tokens],
-        "masks": [[token if at in trained else -100 for at, token in enumerate(tokens)]],
-        "scores": [1.0],
-        "distill_token_ids": [[[column[0] for column in row] for row in rows]],
-        "distill_logprobs": [[[column[1] for column in row] for row in rows]],
-    }
-    return {**group, **extra}
+    tokens: list[int], trained: list[int], targets: dict[int, Columns] | None, **rest: Any
+) -> Group:
+    """A group of one sequence."""
+    mask = [token if at in trained else -100 for at, token in enumerate(tokens)]
+    return Group(
+        tokens=[np.array(tokens, np.int32)],
+        masks=[np.array(mask, np.int32)],
+        scores=[1.0],
+        targets=None if targets is None else make_targets([targets]),
+        rest=rest,
+    )
 
 
-def sequences_of(*groups: Any, max_token_len: int = 50) -> tuple[list[TrainSequence], CollateCounts]:
+def sequences_of(*groups: Group, max_token_len: int = 50) -> tuple[list[TrainSequence], CollateCounts]:
     return train_sequences(groups, max_token_len=max_token_len, vocab_size=VOCABULARY)
 
 
@@ -70,36 +91,81 @@ def test_positions_that_the_teacher_did_not_score_are_untrained_and_counted() ->
     assert counts.untrained_rows["not_scored"] == 2
 
 
-@pytest.mark.parametrize(
-    "arrays",
-    [
-        {"distill_token_ids": None, "distill_logprobs": None},
-        {"distill_token_ids": [], "distill_logprobs": []},
-        {"distill_token_ids": [[[1], [2]]], "distill_logprobs": [[[-1.0], [-1.0]]]},
-        {"distill_token_ids": [[[1], [2], [3]]], "distill_logprobs": [[[-1.0], [-1.0], []]]},
-    ],
-)
-def test_missing_or_misshapen_arrays_leave_the_sequence_untrained(arrays: dict[str, Any]) -> None:
-    kept, counts = sequences_of(make_group([1, 2, 3], [1, 2], {}, **arrays))
+def test_targets_of_the_second_sequence_are_its_own() -> None:
+    rows_of: list[dict[int, Columns]] = [{1: [(2, LN_HALF)], 2: [(3, LN_HALF)]}, {2: [(9, LN_QUARTER)]}]
+    one = make_group([1, 2, 3], [1, 2], None)
+    group = replace(
+        one,
+        tokens=[*one.tokens, np.array([7, 8, 9], np.int32)],
+        masks=[*one.masks, np.array([-100, 8, 9], np.int32)],
+        scores=[0.0, 1.0],
+        targets=make_targets(rows_of),
+    )
+    first, second = sequences_of(group)[0]
+    assert first.target_ids.tolist() == [[2], [3]]
+    assert (second.positions.tolist(), second.target_ids.tolist()) == ([1], [[9]])
+    assert second.target_logprobs.tolist() == [[np.float32(LN_QUARTER)]]
+
+
+def test_targets_in_float16_are_read_as_float32() -> None:
+    group = make_group([1, 2], [1], None)
+    half = make_targets([{1: [(2, LN_HALF), (3, LN_QUARTER)]}], np.float16)
+    (sequence,), _ = sequences_of(replace(group, targets=half))
+    assert sequence.target_logprobs.dtype == np.float32
+    expected = np.array([LN_HALF, LN_QUARTER], np.float16).astype(np.float32)
+    np.testing.assert_array_equal(sequence.target_logprobs[0], expected)
+
+
+@pytest.mark.parametrize("targets", [None, {}])
+def test_a_sequence_without_rows_is_left_untrained(targets: dict[int, Columns] | None) -> None:
+    kept, counts = sequences_of(make_group([1, 2, 3], [1, 2], targets))
     assert kept == []
     assert counts.untrained_rows == {"no_arrays": 2}
     assert counts.dropped_sequences == {"no_target": 1}
     assert counts.dropped_groups == {"no_target": 1}
 
 
+@pytest.mark.parametrize(
+    ("ids", "logprobs"),
+    [
+        ([], []),
+        ([[[1], [2], [3]]], [[[-1.0], [-1.0], []]]),
+        ([[[1], [2], [3], [4]]], [[[-1.0]] * 4]),
+    ],
+)
+def test_misshapen_arrays_of_an_atropos_server_leave_the_sequence_untrained(ids: Any, logprobs: Any) -> None:
+    group: Any = {
+        "tokens": [[1, 2, 3]],
+        "masks": [[-100, 2, 3]],
+        "scores": [1.0],
+        "distill_token_ids": ids,
+        "distill_logprobs": logprobs,
+    }
+    kept, counts = sequences_of(to_arrays(group, strict=False))
+    assert kept == []
+    assert counts.untrained_rows == {"no_arrays": 2}
+
+
 def test_ragged_rows_as_atropos_sends_them_are_read() -> None:
-    group = make_group([1, 2, 3], [1, 2], {})
-    group["distill_token_ids"] = [[[], [2], [3, 4]]]
-    group["distill_logprobs"] = [[[], [LN_HALF], [LN_HALF, LN_QUARTER]]]
-    (sequence,), _ = sequences_of(group)
+    group: Any = {
+        "tokens": [[1, 2, 3]],
+        "masks": [[-100, 2, 3]],
+        "scores": [1.0],
+        "distill_token_ids": [[[], [2], [3, 4]]],
+        "distill_logprobs": [[[], [LN_HALF], [LN_HALF, LN_QUARTER]]],
+    }
+    (sequence,), _ = sequences_of(to_arrays(group, strict=False))
     assert sequence.target_ids.tolist() == [[2, -1], [3, 4]]
 
 
 def test_too_long_sequence_is_dropped_whole_and_the_rest_of_its_group_kept() -> None:
-    group = make_group([1, 2, 3], [2], {2: [(3, LN_HALF)]})
-    for key in ("tokens", "masks", "distill_token_ids", "distill_logprobs"):
-        sequence = group[key][0]
-        group[key].append([*sequence, sequence[-1]])
+    short = make_group([1, 2, 3], [2], None)
+    group = replace(
+        short,
+        tokens=[*short.tokens, np.array([1, 2, 3, 3], np.int32)],
+        masks=[*short.masks, np.array([-100, -100, 3, 3], np.int32)],
+        targets=make_targets([{2: [(3, LN_HALF)]}, {3: [(3, LN_HALF)]}]),
+    )
     kept, counts = sequences_of(group, max_token_len=3)
     assert [sequence.token_ids.tolist() for sequence in kept] == [[1, 2, 3]]
     assert counts.dropped_sequences == {"too_long": 1}
@@ -109,14 +175,15 @@ def test_too_long_sequence_is_dropped_whole_and_the_rest_of_its_group_kept() -> 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"tokens": [[1, VOCABULARY, 3]]}, "token_outside_vocabulary"),
-        ({"tokens": [[1, -1, 3]]}, "token_outside_vocabulary"),
-        ({"masks": [[-100, 2]]}, "mask_length"),
+        ({"tokens": [np.array([1, VOCABULARY, 3], np.int32)]}, "token_outside_vocabulary"),
+        ({"tokens": [np.array([1, -1, 3], np.int32)]}, "token_outside_vocabulary"),
+        ({"masks": [np.array([-100, 2], np.int32)]}, "mask_length"),
         ({"tokens": [], "masks": []}, "empty"),
     ],
 )
 def test_unreadable_groups_are_dropped_with_a_reason(change: dict[str, Any], reason: str) -> None:
-    kept, counts = sequences_of(make_group([1, 2, 3], [2], {2: [(3, LN_HALF)]}) | change)
+    group = replace(make_group([1, 2, 3], [2], {2: [(3, LN_HALF)]}), **change)
+    kept, counts = sequences_of(group)
     assert kept == []
     assert counts.dropped_groups == {reason: 1}
 

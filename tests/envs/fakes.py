@@ -13,6 +13,9 @@ from typing import Any
 from aiohttp import web
 
 from atroposlib.envs.base import BaseEnv, BaseEnvConfig, Item, ScoredDataGroup
+from atroposlib.wire.arrays import to_lists
+from atroposlib.wire.frame import decode_group
+from atroposlib.wire.media import FRAME_TYPE
 
 
 class FakeApi:
@@ -23,10 +26,11 @@ class FakeApi:
     Attributes:
         groups: Every group that was stored.
         answers: Statuses for the next posts of groups; 200 and storing when empty.
+        retry_after: Header of these answers, when it is set.
         gate: Posts of groups wait for it before they are stored.
         arrived: Set when a post has reached the gate.
         forgotten: The API says it knows no environment, as after a restart.
-        is_atropos: It is Atropos's own: no /v1/status, and 500 for an environment it does not know.
+        is_atropos: It is Atropos's own: no /v1 routes, and 500 for an environment it does not know.
         calls: Number of calls by route.
     """
 
@@ -35,6 +39,7 @@ class FakeApi:
         self.step_offset = 0
         self.groups: list[dict[str, Any]] = []
         self.answers: deque[tuple[int, dict[str, Any]]] = deque()
+        self.retry_after: str | None = None
         self.gate = asyncio.Event()
         self.gate.set()
         self.arrived = asyncio.Event()
@@ -67,6 +72,7 @@ class FakeApi:
                 web.get("/info", self._info),
                 web.get("/wandb_info", self._wandb),
                 web.get("/v1/status", self._v1_status),
+                web.post("/v1/groups", self._post),
                 web.post("/scored_data", self._post),
                 web.post("/scored_data_list", self._post),
             ]
@@ -122,6 +128,7 @@ class FakeApi:
         )
 
     async def _v1_status(self, request: web.Request) -> web.Response:
+        self.calls["v1-status"] += 1
         if self.is_atropos:
             return web.json_response({"detail": "Not Found"}, status=404)
         envs = [
@@ -144,9 +151,10 @@ class FakeApi:
         await self.gate.wait()
         if self.answers:
             status, answer = self.answers.popleft()
-            return web.json_response(answer, status=status)
+            headers = {"Retry-After": self.retry_after} if self.retry_after else {}
+            return web.json_response(answer, status=status, headers=headers)
         self.raw.append(body)
-        groups = json.loads(body)
+        groups = to_lists(decode_group(body)) if request.content_type == FRAME_TYPE else json.loads(body)
         self.groups.extend(groups if isinstance(groups, list) else [groups])
         return web.json_response({"status": "received"})
 

@@ -109,7 +109,10 @@ async def test_group_carries_the_id_of_its_environment(api: FakeApi, make_env: M
     assert len(api.groups[0]["group_id"]) == 32
 
 
-async def test_single_group_and_list_take_the_route_of_their_form(api: FakeApi, make_env: Make) -> None:
+async def test_single_group_and_list_take_the_route_of_their_form_at_atropos(
+    api: FakeApi, make_env: Make
+) -> None:
+    api.is_atropos = True
     env = make_env(rollout_server_url=api.url)
     await env.handle_send_to_api(group_of(0.0, 1.0))
     await env.handle_send_to_api([group_of(0.0, 1.0)])
@@ -130,7 +133,7 @@ async def test_length_filter_can_be_left_out(api: FakeApi, make_env: Make) -> No
 async def test_messages_are_filled_in_only_when_wanted_and_missing(api: FakeApi, make_env: Make) -> None:
     env = make_env(rollout_server_url=api.url, include_messages=True)
     mine: Any = [[{"role": "user", "content": "mine"}]] * 2
-    texts = group_of(0.0, 1.0)
+    texts = group_of(0.0, 1.0, length=2)
     texts["tokens"] = [[72, 105], [72, 111]]
     await env.handle_send_to_api([group_of(0.0, 1.0, messages=mine), texts])
     await env.runtime.close()

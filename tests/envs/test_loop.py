@@ -311,6 +311,7 @@ async def test_several_groups_of_one_item_go_out_together(api: FakeApi, make_env
             other, _ = await super().collect_trajectories(item)
             return [group, None, other], []
 
+    api.is_atropos = True
     env = make_env(Several, rollout_server_url=api.url, total_steps=2)
     await env.env_manager()
     assert api.calls["post"] * 2 == len(api.groups)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -15,6 +16,8 @@ from atroposlib.envs.api_client import TrajectoryApi
 from atroposlib.envs.registration import register, status_after_outage, wait_for_wandb_project
 from atroposlib.errors import ApiError
 from tests.envs.fakes import FakeApi, until
+
+Make = Callable[..., Any]
 
 CONFIG = BaseEnvConfig(group_size=3, max_token_length=77, inference_weight=2.0, min_batch_allocation=0.25)
 
@@ -33,7 +36,7 @@ async def client(api: FakeApi) -> AsyncIterator[TrajectoryApi]:
 
 
 async def test_registration_says_what_the_environment_is(api: FakeApi, client: TrajectoryApi) -> None:
-    answer = await register(client, CONFIG, "maths")
+    answer = await register(client, CONFIG, "maths", "me")
     assert answer["wandb_name"] == "maths_0"
     assert api.registered == [
         {
@@ -42,8 +45,18 @@ async def test_registration_says_what_the_environment_is(api: FakeApi, client: T
             "weight": 2.0,
             "group_size": 3,
             "min_batch_allocation": 0.25,
+            "identity": "me",
         }
     ]
+
+
+@pytest.mark.parametrize("is_atropos", [False, True])
+async def test_registration_finds_out_whether_frames_are_taken(
+    api: FakeApi, client: TrajectoryApi, is_atropos: bool
+) -> None:
+    api.is_atropos = is_atropos
+    await register(client, CONFIG, "maths", "me")
+    assert client.takes_frames is not is_atropos
 
 
 async def test_trainer_is_waited_for_and_the_log_says_so_once(
@@ -51,7 +64,7 @@ async def test_trainer_is_waited_for_and_the_log_says_so_once(
 ) -> None:
     caplog.set_level(logging.INFO)
     api.not_started = 5
-    await register(client, CONFIG, "maths")
+    await register(client, CONFIG, "maths", "me")
     assert api.calls["register-env"] == 6
     waits = [record.message for record in caplog.records if "wait for trainer to start" in record.message]
     assert len(waits) == 1
@@ -62,7 +75,7 @@ async def test_api_that_is_not_up_yet_is_waited_for(
 ) -> None:
     caplog.set_level(logging.INFO)
     await api.stop()
-    pending = asyncio.create_task(register(client, CONFIG, "maths"))
+    pending = asyncio.create_task(register(client, CONFIG, "maths", "me"))
     await until(lambda: bool(caplog.records))
     await api.start()
     assert (await pending)["env_id"] == 0
@@ -80,7 +93,7 @@ async def test_refused_registration_ends_the_waiting() -> None:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     client = TrajectoryApi(f"http://127.0.0.1:{runner.addresses[0][1]}")
     with pytest.raises(ApiError, match="desired_name") as caught:
-        await register(client, CONFIG, "maths")
+        await register(client, CONFIG, "maths", "me")
     assert caught.value.code == "api.refused"
     await client.close()
     await runner.cleanup()
@@ -108,7 +121,7 @@ async def test_missing_trainer_is_told_while_waiting_for_its_wandb_project(
 
 
 async def test_outage_without_a_restart_keeps_the_registration(api: FakeApi, client: TrajectoryApi) -> None:
-    answer = await register(client, CONFIG, "maths")
+    answer = await register(client, CONFIG, "maths", "me")
     await api.stop()
     pending = asyncio.create_task(status_after_outage(client, answer["env_id"], answer["wandb_name"]))
     await asyncio.sleep(0)
@@ -119,11 +132,29 @@ async def test_outage_without_a_restart_keeps_the_registration(api: FakeApi, cli
 
 
 async def test_restarted_api_does_not_know_the_environment(api: FakeApi, client: TrajectoryApi) -> None:
-    answer = await register(client, CONFIG, "maths")
+    answer = await register(client, CONFIG, "maths", "me")
     api.forgotten = True
     assert await status_after_outage(client, answer["env_id"], answer["wandb_name"]) is None
 
 
 async def test_id_that_now_is_another_environments_is_not_ours(api: FakeApi, client: TrajectoryApi) -> None:
-    await register(client, CONFIG, "maths")
+    await register(client, CONFIG, "maths", "me")
     assert await status_after_outage(client, 0, "poetry_0") is None
+
+
+async def test_identity_is_kept_over_registrations_of_one_process(api: FakeApi, make_env: Make) -> None:
+    env = make_env(rollout_server_url=api.url, total_steps=40, max_num_workers=4)
+    run = asyncio.create_task(env.env_manager())
+    await until(lambda: env.curr_step >= 3)
+    api.step_offset -= 3
+    api.forgotten = True
+    await run
+    first, second = (body["identity"] for body in api.registered)
+    assert first == second
+    other = make_env(rollout_server_url=api.url)
+    assert other.runtime.identity != first
+
+
+async def test_identity_of_the_settings_is_told(api: FakeApi, make_env: Make) -> None:
+    await make_env(rollout_server_url=api.url, identity="maths on node 3").env_manager()
+    assert api.registered[0]["identity"] == "maths on node 3"

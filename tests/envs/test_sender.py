@@ -13,7 +13,7 @@ import pytest
 from atroposlib.envs import sender as sender_module
 from atroposlib.envs.api_client import TrajectoryApi, encode
 from atroposlib.envs.sender import Sender
-from tests.envs.fakes import FakeApi, decoded, group_of
+from tests.envs.fakes import FakeApi, decoded, group_of, until
 
 
 class Books:
@@ -58,11 +58,69 @@ async def test_group_arrives_and_is_reported_sent(api: FakeApi) -> None:
     assert (books.sent, books.dropped) == ([group], [])
 
 
-async def test_list_arrives_in_one_request(api: FakeApi) -> None:
+async def test_groups_of_a_list_are_posted_one_by_one_so_that_none_takes_another_with_it(
+    api: FakeApi,
+) -> None:
+    groups = [group_of(0.0, 1.0), group_of(1.0, 0.0)]
+    api.answers.append((422, {"detail": "no"}))
+    books = await deliver(api, *groups, as_list=True)
+    assert (books.sent, books.dropped) == ([groups[1]], [(groups[0], "api_refused")])
+    assert api.groups == [groups[1]]
+
+
+async def test_atropos_gets_a_list_as_json_in_one_request(api: FakeApi) -> None:
+    api.is_atropos = True
     groups = [group_of(0.0, 1.0), group_of(1.0, 0.0)]
     await deliver(api, *groups, as_list=True)
     assert api.groups == groups
     assert api.calls["post"] == 1
+
+
+async def test_what_the_api_takes_is_asked_once(api: FakeApi) -> None:
+    books, client = Books(), TrajectoryApi(api.url)
+    sender = Sender(client, books.on_dropped)
+    for _ in range(3):
+        await sender.deliver([group_of(0.0, 1.0)], as_list=False, on_sent=books.on_sent)
+    await client.close()
+    assert api.calls["v1-status"] == 1
+
+
+async def test_row_that_is_no_distribution_is_masked_and_told_and_its_group_sent(api: FakeApi) -> None:
+    masked: list[Any] = []
+    group = group_of(0.0, group_id="one")
+    group["distill_token_ids"] = [[[-1, -1], [2, 5], [3, 6], [4, 7]]]
+    group["distill_logprobs"] = [[[-9999.0, -9999.0], [-1.0, -2.0], [-0.1, -0.1], [-1.0, math.nan]]]
+    client = TrajectoryApi(api.url)
+    sender = Sender(client, Books().on_dropped, lambda group, rows: masked.append((group, rows)), "float32")
+    await sender.deliver([group], as_list=False, on_sent=Books().on_sent)
+    await client.close()
+    assert masked == [(group, {"not_probabilities": 2})]
+    (sent,) = api.groups
+    assert sent["distill_token_ids"] == [[[-1, -1], [2, 5], [-1, -1], [-1, -1]]]
+    assert sent["distill_logprobs"][0][1] == [-1.0, -2.0]
+
+
+async def test_a_full_queue_is_told_until_there_is_room(api: FakeApi) -> None:
+    books, client = Books(), TrajectoryApi(api.url)
+    sender = Sender(client, books.on_dropped)
+    api.answers.extend([(429, {"code": "api.queue_full"})] * 3)
+    post = asyncio.create_task(sender.deliver([group_of(0.0, 1.0)], as_list=False, on_sent=books.on_sent))
+    await until(lambda: sender.is_blocked)
+    await post
+    await client.close()
+    assert not sender.is_blocked
+    assert len(books.sent) == 1
+
+
+async def test_retry_after_is_waited_for(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    pause = sender_module._pause
+    monkeypatch.setattr(sender_module, "_pause", lambda state: waited.append(pause(state)) or 0.0)
+    api.answers.extend([(503, {"code": "api.draining"})] * 9)
+    api.retry_after = "7"
+    books = await deliver(api, group_of(0.0, 1.0))
+    assert waited == [7.0] * 9
+    assert len(books.sent) == 1
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 429, 408])
@@ -175,13 +233,16 @@ async def test_close_counts_what_could_not_be_delivered(api: FakeApi) -> None:
     assert books.reasons == ["not_delivered"]
 
 
-async def test_group_that_json_cannot_hold_is_dropped(api: FakeApi) -> None:
+@pytest.mark.parametrize(("is_atropos", "reason"), [(True, "not_json"), (False, "invalid_group")])
+async def test_group_that_json_cannot_hold_is_dropped(api: FakeApi, is_atropos: bool, reason: str) -> None:
+    api.is_atropos = is_atropos
     books = await deliver(api, group_of(0.0, 1.0, images=object()))
-    assert books.reasons == ["not_json"]
+    assert books.reasons == [reason]
     assert api.calls["post"] == 0
 
 
-async def test_large_body_is_compressed_and_small_one_is_not(api: FakeApi) -> None:
+async def test_large_json_body_is_compressed_and_small_one_is_not(api: FakeApi) -> None:
+    api.is_atropos = True
     await deliver(api, group_of(0.0, 1.0))
     await deliver(api, group_of(0.0, 1.0, length=2000))
     assert api.encodings == [None, "gzip"]
@@ -199,3 +260,25 @@ def test_non_finite_numbers_reach_the_api_as_what_they_are() -> None:
     body, _ = encode({"scores": [1.0, math.nan], "inference_logprobs": [[-math.inf]]})
     assert b"NaN" in body
     assert b"-Infinity" in body
+
+
+async def test_groups_that_a_defect_keeps_from_being_sent_are_counted(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def defect(group: Any, logprob_dtype: str) -> Any:
+        raise AssertionError(logprob_dtype)
+
+    monkeypatch.setattr("atroposlib.envs.frames.frame_of", defect)
+    groups, books, client = [group_of(0.0), group_of(1.0)], Books(), TrajectoryApi(api.url)
+    sender = Sender(client, books.on_dropped)
+    with pytest.raises(AssertionError):
+        await sender.deliver(list(groups), as_list=True, on_sent=books.on_sent)
+    await sender.close()
+    await client.close()
+    assert books.dropped == [(group, "not_delivered") for group in groups]
+
+
+async def test_an_answer_that_sends_elsewhere_is_no_success(api: FakeApi) -> None:
+    api.answers.extend([(301, {})] * sender_module.MOST_FAILED_ATTEMPTS)
+    books = await deliver(api, group_of(1.0))
+    assert (books.sent, books.reasons) == ([], ["api_failed"])

@@ -56,7 +56,7 @@ class Teacher:
         return {
             "prompt_tokens": input_ids,
             "prompt_topk_token_ids": [[-1] * (top_k + 1), *rows[1:]],
-            "prompt_topk_logprobs": [[-9999.0] * (top_k + 1), *[[-0.5] * (top_k + 1) for _ in rows[1:]]],
+            "prompt_topk_logprobs": [[-9999.0] * (top_k + 1), *[[-2.5] * (top_k + 1) for _ in rows[1:]]],
         }
 
     async def close(self) -> None:
@@ -100,7 +100,7 @@ def teacher_env(tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Callabl
 async def test_targets_cover_every_token_of_every_sequence() -> None:
     out: Any = await bare(Teacher())._attach_teacher_distillation(two_sequences())
     assert out["distill_token_ids"] == [[ABSENT, [2, 100, 101], [3, 100, 101]], [ABSENT, [5, 100, 101]]]
-    assert out["distill_logprobs"][1] == [[-9999.0] * 3, [-0.5] * 3]
+    assert out["distill_logprobs"][1] == [[-9999.0] * 3, [-2.5] * 3]
 
 
 async def test_failure_drops_the_payload_where_settings_know_no_policy() -> None:

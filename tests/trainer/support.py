@@ -13,6 +13,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from atroposlib.types import Group
+from atroposlib.wire.arrays import to_arrays
+from atroposlib.wire.batch import encode_batch
+from atroposlib.wire.frame import encode_group
 from tests.support.tiny import VOCAB_SIZE
 
 
@@ -36,6 +40,8 @@ class Script:
         always: The reply of a path whose script is used up; ``{}`` with status 200 when there is none.
         asked: ``METHOD path?query`` of every request, in order.
         bodies: JSON bodies of the requests of a path.
+        headers: Headers of every request, in order.
+        changed: Notified at every request.
         released: Set to let hanging answers go.
         hanging: Set as soon as an answer hangs.
     """
@@ -45,6 +51,8 @@ class Script:
     always: dict[str, Reply] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     bodies: defaultdict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    headers: list[dict[str, str]] = field(default_factory=list)
+    changed: threading.Condition = field(default_factory=threading.Condition)
     released: threading.Event = field(default_factory=threading.Event)
     hanging: threading.Event = field(default_factory=threading.Event)
 
@@ -69,7 +77,10 @@ def scripted_http() -> Iterator[Script]:
             path = self.path.split("?")[0]
             length = int(self.headers.get("Content-Length") or 0)
             script.bodies[path].append(json.loads(self.rfile.read(length)) if length else None)
-            script.asked.append(f"{self.command} {self.path}")
+            script.headers.append(dict(self.headers))
+            with script.changed:
+                script.asked.append(f"{self.command} {self.path}")
+                script.changed.notify_all()
             reply = script.next_reply(path)
             if reply.action == "hang":
                 script.hanging.set()
@@ -100,6 +111,32 @@ def scripted_http() -> Iterator[Script]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+NO_BATCH = Reply(b"", status=204)
+NOT_FOUND = Reply({"detail": "Not Found"}, status=404)
+
+
+def lease_reply(*groups: Any, batch_id: str = "first", attempt: int = 1, step: int = 0) -> Reply:
+    """What our API answers to a lease."""
+    headers = {
+        "Atropos-Batch-Id": batch_id,
+        "Atropos-Attempt": str(attempt),
+        "Atropos-Lease-Expires": "2000000000.5",
+        "Atropos-Step": str(step),
+    }
+    frames = [encode_group(group, logprob_dtype="float32") for group in groups]
+    return Reply(encode_batch(frames), headers=headers)
+
+
+def as_arrays(groups: list[Any]) -> list[Group]:
+    """The groups as a trainer's client hands them out."""
+    return [to_arrays(group, strict=True) for group in groups]
+
+
+def ids_of(groups: list[Group]) -> list[Any]:
+    """Their group ids."""
+    return [group.rest["group_id"] for group in groups]
 
 
 def make_groups(count: int, *, sequences: int = 4, seed: int = 0, columns: int = 5) -> list[Any]:

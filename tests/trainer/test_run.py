@@ -25,19 +25,20 @@ from atroposlib.collate import collate, train_sequences
 from atroposlib.config.modelserver import ModelServerSettings
 from atroposlib.config.trainer import TrainerSettings
 from atroposlib.errors import ApiError, RunError, UsageError
-from atroposlib.journal import read_journal
 from atroposlib.modelserver.app import create_app
 from atroposlib.modelserver.build import build_model
 from atroposlib.modelserver.serve import reserve_port
 from atroposlib.trainer import waiting
 from atroposlib.trainer.client import TrainerClient
 from atroposlib.trainer.loop import TrainingRun
+from atroposlib.trainer.routes import V1Routes
 from atroposlib.trainer.run import registration, run
-from atroposlib.types import ScoredDataGroup
+from atroposlib.types import Group
 from tests.api.support import ApiClient, serving
 from tests.support.tiny import VOCAB_SIZE
 from tests.trainer.inotify import opened_in
-from tests.trainer.support import make_groups
+from tests.trainer.runs import events, make_settings
+from tests.trainer.support import as_arrays, make_groups
 
 
 @pytest.fixture
@@ -63,26 +64,6 @@ def serving_model(directory: Path) -> Iterator[str]:
         assert not thread.is_alive()
 
 
-def make_settings(api: ApiClient, model: Path, work: Path, **changes: Any) -> TrainerSettings:
-    given = {
-        "model": str(model),
-        "api_url": api.url,
-        "output_dir": str(work / "checkpoints"),
-        "journal_path": str(work / "journal.jsonl"),
-        "device": "cpu",
-        "batch_size": 8,
-        "total_steps": 2,
-        "learning_rate": 3e-2,
-        "poll_interval_s": 0.01,
-        "threads": 1,
-    }
-    return TrainerSettings(**(given | changes))
-
-
-def events(work: Path, kind: str) -> list[dict[str, Any]]:
-    return [event for event in read_journal(work / "journal.jsonl") if event["kind"] == kind]
-
-
 def most_likely_next_id(url: str, model: Path) -> int:
     request = {"model": str(model), "prompt": [40, 50, 60], "max_tokens": 1, "temperature": 0}
     answer = requests.post(f"{url}/v1/completions", json={**request, "return_token_ids": True}, timeout=20)
@@ -96,7 +77,7 @@ def test_a_run_lowers_the_loss_and_the_served_student_has_learnt(
     api.post("/scored_data_list", groups)
     with serving_model(tiny_model_dir) as student_url:
         settings = make_settings(
-            api, tiny_model_dir, tmp_path, total_steps=10, refresh_every=4, student_url=student_url
+            api.url, tiny_model_dir, tmp_path, total_steps=10, refresh_every=4, student_url=student_url
         )
         assert run(settings) == 0
         assert requests.get(f"{student_url}/weight_info", timeout=20).json() == {"weight_version": "step-10"}
@@ -126,17 +107,17 @@ def test_groups_posted_are_the_groups_trained_on(
     groups = make_groups(4)
     groups[0]["distill_logprobs"][0][5][2] = -math.inf
     client = TrainerClient(api.url)
-    client.register(registration(make_settings(api, tiny_model_dir, tmp_path, batch_size=16)))
+    client.register(registration(make_settings(api.url, tiny_model_dir, tmp_path, batch_size=16), 0), "me")
     # The standard library's encoder writes -Infinity, as Atropos's clients do.
     assert api.raw("POST", "/scored_data_list", json.dumps(groups).encode()).status_code == 200
-    delivered = client.batch()
+    delivered = client.lease()
     client.close()
     assert delivered is not None
-    for left, right in zip(tensors(delivered), tensors(groups), strict=True):
+    for left, right in zip(tensors(delivered.groups), tensors(as_arrays(groups)), strict=True):
         assert torch.equal(left, right)
 
 
-def tensors(groups: list[ScoredDataGroup]) -> list[torch.Tensor]:
+def tensors(groups: list[Group]) -> list[torch.Tensor]:
     sequences, _ = train_sequences(groups, max_token_len=64, vocab_size=VOCAB_SIZE)
     batch = collate(sequences)
     return [batch.input_ids, batch.positions, batch.target_ids, batch.target_logprobs]
@@ -151,7 +132,7 @@ def test_groups_without_targets_and_too_long_ones_are_left_out_and_counted(
     for name in ("tokens", "masks", "distill_token_ids", "distill_logprobs"):
         long[name] = [array * 4 for array in long[name]]
     api.post("/scored_data_list", [good, bare, long])
-    run(make_settings(api, tiny_model_dir, tmp_path, batch_size=12, total_steps=1, max_token_len=20))
+    run(make_settings(api.url, tiny_model_dir, tmp_path, batch_size=12, total_steps=1, max_token_len=20))
     (step,) = events(tmp_path, "step")
     assert step["group_ids"] == ["group-0-0"]
     assert step["target_tokens"] < step["trained_tokens"]
@@ -172,7 +153,7 @@ def test_the_trainer_opens_no_model_directory_but_its_own(
         shutil.copytree(tiny_model_dir, directory)
     api.post("/scored_data_list", make_groups(2))
     with opened_in(student) as student_files, opened_in(teacher) as teacher_files:
-        run(make_settings(api, student, tmp_path, total_steps=1))
+        run(make_settings(api.url, student, tmp_path, total_steps=1))
         assert "model.safetensors" in student_files()
         assert teacher_files() == set()
 
@@ -186,7 +167,7 @@ def test_a_loss_that_stays_not_finite_ends_the_run(
     save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
     api.post("/scored_data_list", make_groups(8))
     with pytest.raises(RunError) as caught:
-        run(make_settings(api, broken, tmp_path, total_steps=4))
+        run(make_settings(api.url, broken, tmp_path, total_steps=4))
     assert caught.value.code == "train.not_finite"
     (end,) = events(tmp_path, "end")
     assert (end["reason"], end["step"], end["groups_trained"]) == ("train.not_finite", 0, 0)
@@ -201,7 +182,7 @@ def test_batches_that_never_have_a_target_end_the_run(
     bare = {"distill_token_ids": None, "distill_logprobs": None}
     api.post("/scored_data_list", [group | bare for group in make_groups(8)])
     with pytest.raises(RunError, match="teacher_enabled") as caught:
-        run(make_settings(api, tiny_model_dir, tmp_path, total_steps=4))
+        run(make_settings(api.url, tiny_model_dir, tmp_path, total_steps=4))
     assert caught.value.code == "train.no_target"
     (end,) = events(tmp_path, "end")
     assert (end["reason"], end["groups_dropped"]) == ("train.no_target", {"no_target": 6})
@@ -217,41 +198,42 @@ def test_a_run_whose_environments_left_too_early_ends_with_what_it_has(
     good, bare = make_groups(2, sequences=8)
     api.post("/scored_data_list", [good, bare | {"distill_token_ids": None, "distill_logprobs": None}])
     with pytest.raises(RunError, match="every environment has left") as caught:
-        run(make_settings(api, tiny_model_dir, tmp_path))
+        run(make_settings(api.url, tiny_model_dir, tmp_path))
     assert caught.value.exit_code == 1
     (end,) = events(tmp_path, "end")
     assert (end["reason"], end["step"]) == ("train.no_environment", 1)
     assert (tmp_path / "checkpoints" / "step-1" / "model.safetensors").exists()
 
 
-def test_a_restarted_api_is_told_the_step_taken(
+def test_an_api_that_forgot_everything_is_told_the_step_taken(
     api: ApiClient, tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []
-    registering = TrainerClient.register
+    registering = V1Routes.register
 
-    def register(client: TrainerClient, body: dict[str, Any]) -> None:
+    def register(routes: V1Routes, body: dict[str, Any], *names: Any) -> Any:
         told.append(body["starting_step"])
-        registering(client, body)
+        registered = registering(routes, body, *names)
         # Each step's groups come only now, so the second needs a registration after the first was taken.
         api.post("/scored_data_list", make_groups(2, seed=len(told)))
+        return registered
 
     def forget(run: TrainingRun) -> None:
         if run.step == 1:
             api.raw("GET", "/reset_data")
 
-    monkeypatch.setattr(TrainerClient, "register", register)
+    monkeypatch.setattr(V1Routes, "register", register)
     monkeypatch.setattr(TrainingRun, "_save_and_refresh", forget)
-    run(make_settings(api, tiny_model_dir, tmp_path))
+    run(make_settings(api.url, tiny_model_dir, tmp_path))
     assert told == [0, 1]
 
 
 def test_an_api_that_counts_an_earlier_run_is_warned_of(
     api: ApiClient, tiny_model_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = make_settings(api, tiny_model_dir, tmp_path, total_steps=1)
+    settings = make_settings(api.url, tiny_model_dir, tmp_path, total_steps=1)
     api.post("/scored_data_list", make_groups(4))
-    api.post("/register", registration(settings))
+    api.post("/register", registration(settings, 0))
     assert api.get("/batch")["batch"]
     run(settings)
     assert "at step 1 of an earlier run" in caplog.text
@@ -261,7 +243,7 @@ def test_interrupt_leaves_a_whole_journal_and_exit_code_130(
     api: ApiClient, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
     api.post("/scored_data_list", make_groups(2))
-    settings = make_settings(api, tiny_model_dir, tmp_path, total_steps=9)
+    settings = make_settings(api.url, tiny_model_dir, tmp_path, total_steps=9)
     (tmp_path / "train.yaml").write_text(settings.model_dump_json())
     command = [sys.executable, "-m", "atroposlib.cli.main", "train", "--config", str(tmp_path / "train.yaml")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

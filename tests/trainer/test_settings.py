@@ -10,6 +10,8 @@ import yaml
 from pydantic import ValidationError
 
 from atroposlib.config.trainer import TrainerSettings
+from atroposlib.trainer.run import registration
+from atroposlib.wire.registrations import Registration
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "trainer.yaml"
 
@@ -35,3 +37,10 @@ def test_example_configuration_loads() -> None:
 def test_values_that_cannot_work_are_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(ValidationError, match=field):
         TrainerSettings(model="m", output_dir="o", **{field: value})
+
+
+@pytest.mark.parametrize("lag", [None, 0, 3])
+def test_the_limit_of_the_policy_s_age_is_told_to_the_api(lag: int | None) -> None:
+    body = registration(TrainerSettings(model="m", output_dir="o", max_policy_lag=lag), starting_step=2)
+    assert Registration(**body).max_policy_lag == lag
+    assert body["starting_step"] == 2

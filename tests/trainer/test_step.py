@@ -14,7 +14,7 @@ from atroposlib.config.trainer import TrainerSettings
 from atroposlib.trainer.step import build_optimizer, learning_rate, micro_batches, train_step
 from atroposlib.trainer.student import StudentWithLoss, load_student
 from tests.support.tiny import VOCAB_SIZE
-from tests.trainer.support import make_groups
+from tests.trainer.support import as_arrays, make_groups
 
 
 def make_settings(**changes: Any) -> TrainerSettings:
@@ -24,7 +24,7 @@ def make_settings(**changes: Any) -> TrainerSettings:
 def make_sequences(seed: int = 0) -> list[TrainSequence]:
     groups = make_groups(2, seed=seed)
     groups[0]["masks"][0][3:8] = [-100] * 5
-    sequences, _ = train_sequences(groups, max_token_len=64, vocab_size=VOCAB_SIZE)
+    sequences, _ = train_sequences(as_arrays(groups), max_token_len=64, vocab_size=VOCAB_SIZE)
     return sequences
 
 

@@ -33,8 +33,9 @@ def wait(script: Script, clock: Clock) -> Iterator[BatchWait]:
     client.close()
 
 
-def status(*connected: bool, received: int = 1, waiting: str | None = None) -> Reply:
+def status(*connected: bool, received: int = 1, why: str | None = None) -> Reply:
     envs: list[dict[str, Any]] = [{"connected": value} for value in connected]
+    waiting = [{"who": "trainer", "for": "a batch", "since": 1.0, "seconds": 30.0, "why": why}] if why else []
     return Reply({"envs": envs, "groups": {"received": received}, "queue": {"groups": 1}, "waiting": waiting})
 
 
@@ -48,9 +49,11 @@ def test_the_reason_of_the_api_is_repeated(
     script: Script, wait: BatchWait, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    script.always["/v1/status"] = status(True, waiting="none add up")
+    script.always["/v1/status"] = status(True, why="none add up")
     poll(wait, clock, 31)
-    assert [record.message for record in caplog.records] == ["waiting for a batch (30 s): none add up"]
+    assert [record.message for record in caplog.records] == [
+        "waiting for a batch (30 s): trainer waits for a batch: none add up"
+    ]
 
 
 def test_it_ends_a_minute_after_the_last_environment_left(

@@ -18,7 +18,8 @@ import requests
 import yaml
 
 from atroposlib.demo.processes import free_ports, log_tail
-from atroposlib.trainer.client import TrainerClient
+from atroposlib.trainer.client import LeasedBatch, TrainerClient
+from atroposlib.wire.arrays import to_lists
 from tests.support.running_vllm import NAME
 from tests.vllm.raw import columns, prompt_logprobs
 from tests.vllm.same_answer import TOLERANCE
@@ -65,7 +66,7 @@ def start_api(stack: ExitStack, log: Path) -> str:
     """URL of a trajectory API that answers."""
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
-    process = start(stack, log, "-m", "atroposlib.cli.main", "api", "--port", str(port))
+    process = start(stack, log, "-m", "atroposlib.cli.main", "api", "--port", str(port), "--store", "memory")
 
     def answers() -> bool:
         try:
@@ -88,6 +89,8 @@ def settings(vllm: str, api: str, model_dir: Path) -> dict[str, dict[str, Any]]:
         "max_batches_offpolicy": 1,
         "max_num_workers": GROUPS,
         "teacher_top_k": TOP_K,
+        # As exact as the teacher's answers are compared.
+        "logprob_dtype": "float32",
         "total_steps": -1,
         "use_wandb": False,
     }
@@ -123,12 +126,13 @@ def groups(
         api = start_api(stack, folder / "api.log")
         client = TrainerClient(api)
         stack.callback(client.close)
-        client.register(registration())
+        client.register(registration(), "trainer")
         options = request.param(settings(vllm, api, model_dir), folder)
         environment = start(stack, log, str(SCRIPT), "serve", *options)
-        batch = until(client.batch, environment, log)
+        batch: LeasedBatch = until(client.lease, environment, log)
+        client.ack(batch)
         assert environment.wait(WAIT_S) == 0, "\n".join(log_tail(log, 30))
-        yield batch
+        yield [dict(to_lists(group)) for group in batch.groups]
 
 
 def registration() -> dict[str, Any]:

@@ -22,12 +22,12 @@ def write_changed_weights(model_dir: Path, directory: Path) -> Path:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from atroposlib.trainer.checkpoint import save_checkpoint
+    from atroposlib.trainer.checkpoint import CheckpointFacts, save_checkpoint
 
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     with torch.no_grad():
         model.model.layers[12].mlp.down_proj.weight.zero_()
-    save_checkpoint(model, model_dir, directory, torch.bfloat16)
+    save_checkpoint(model, model_dir, directory, torch.bfloat16, CheckpointFacts("test", 1, None))
     return directory
 
 

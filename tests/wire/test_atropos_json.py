@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from atroposlib.errors import WireError
-from atroposlib.wire.atropos_json import NO_EXAMPLE, batch_parts, decode_group, decode_groups
+from atroposlib.wire.atropos_json import NO_EXAMPLE, batch_parts, decode_any, decode_group, decode_groups
+from atroposlib.wire.limits import Limits
+from tests.wire.support import groups, rectangular, small
 
 KEYS = [
     "tokens",
@@ -28,56 +29,6 @@ KEYS = [
     "distill_token_ids",
     "distill_logprobs",
 ]
-
-finite = st.floats(allow_nan=False, allow_infinity=False)
-ids = st.integers(0, 2**31 - 1)
-free_form = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | finite | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-def matrix(draw: st.DrawFn, lengths: list[int], values: st.SearchStrategy[Any]) -> list[list[Any]]:
-    return [draw(st.lists(values, min_size=length, max_size=length)) for length in lengths]
-
-
-@st.composite
-def groups(draw: st.DrawFn) -> dict[str, Any]:
-    lengths = draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
-    columns = draw(st.integers(0, 3))
-    row = st.lists(st.integers(-1, 2**31 - 1), min_size=columns, max_size=columns)
-    logprob_row = st.lists(finite, min_size=columns, max_size=columns)
-    count = len(lengths)
-    required = {
-        "tokens": matrix(draw, lengths, ids),
-        "masks": matrix(draw, lengths, st.just(-100) | ids),
-        "scores": draw(st.lists(finite, min_size=count, max_size=count)),
-    }
-    messages = st.lists(st.fixed_dictionaries({"role": st.text(), "content": free_form, "reward": free_form}))
-    optional = {
-        "advantages": matrix(draw, lengths, finite),
-        "ref_logprobs": matrix(draw, lengths, finite),
-        "inference_logprobs": matrix(draw, lengths, finite),
-        "messages": draw(st.lists(messages, max_size=2)),
-        "generation_params": draw(st.dictionaries(st.text(), free_form, max_size=3)),
-        "overrides": draw(st.lists(st.dictionaries(st.text(), free_form), min_size=count, max_size=count)),
-        "group_overrides": draw(st.dictionaries(st.text(), free_form, max_size=3)),
-        "images": draw(free_form),
-        "env_id": draw(st.integers(-(2**40), 2**40)),
-        "distill_token_ids": matrix(draw, lengths, row),
-        "distill_logprobs": matrix(draw, lengths, logprob_row),
-        "group_id": draw(st.text(min_size=1, max_size=128)),
-        "policy_version": draw(st.integers(-1, 2**40)),
-    }
-    chosen = draw(st.sets(st.sampled_from(sorted(optional))))
-    if chosen & {"distill_token_ids", "distill_logprobs"}:
-        chosen |= {"distill_token_ids", "distill_logprobs"}
-    return required | {key: optional[key] for key in chosen}
-
-
-def small(**changes: Any) -> dict[str, Any]:
-    return {"tokens": [[1, 2], [3]], "masks": [[-100, 2], [3]], "scores": [0.5, 1]} | changes
 
 
 def decoded(posted: dict[str, Any]) -> dict[str, Any]:
@@ -97,6 +48,12 @@ def refusal(posted: dict[str, Any]) -> WireError:
 @settings(max_examples=60, deadline=None)
 def test_a_group_comes_out_number_for_number(posted: dict[str, Any]) -> None:
     expected = dict.fromkeys(KEYS) | posted
+    if "distill_token_ids" in posted:
+        ids, logprobs = posted["distill_token_ids"], posted["distill_logprobs"]
+        columns = max((len(row) for sequence in ids for row in sequence), default=0)
+        lengths = [len(tokens) for tokens in posted["tokens"]]
+        targets = rectangular(ids, logprobs, lengths, columns)
+        expected["distill_token_ids"], expected["distill_logprobs"] = targets
     assert decoded(posted) == expected
 
 
@@ -119,13 +76,13 @@ def test_ragged_rows_become_rectangular_with_absent_columns() -> None:
             tokens=[[1, 2, 3], [4, 5]],
             masks=[[1, 2, 3], [4, 5]],
             distill_token_ids=[[[], [2, 9], [3, 8, 7]], [[]]],
-            distill_logprobs=[[[], [-0.1, -2.5], [-0.2, -1.5, -3.5]], [[]]],
+            distill_logprobs=[[[], [-0.1, -2.5], [-0.5, -1.5, -3.5]], [[]]],
         )
     )
     absent, nothing = [-1, -1, -1], [-9999.0, -9999.0, -9999.0]
     assert group["distill_token_ids"] == [[absent, [2, 9, -1], [3, 8, 7]], [absent, absent]]
     assert group["distill_logprobs"] == [
-        [nothing, [-0.1, -2.5, -9999.0], [-0.2, -1.5, -3.5]],
+        [nothing, [-0.1, -2.5, -9999.0], [-0.5, -1.5, -3.5]],
         [nothing, nothing],
     ]
 
@@ -207,6 +164,16 @@ def test_negative_infinity_is_refused_where_no_logprob_stands() -> None:
         ("distill_logprobs[0][1]", TARGETS | {"distill_logprobs": [[[-1], [-1, -2]], [[-1]]]}),
         ("teachers[0].tokens", {"teachers": [{"tokens": [[1]]}]}),
         ("teachers[0].logprobs[1]", {"teachers": [{"token_ids": [[], [[1]]], "logprobs": [[], []]}]}),
+        ("teachers[0].token_ids", {"teachers": [{"logprobs": [[], []]}]}),
+        (
+            "teachers[0].token_ids[1]",
+            {"teachers": [{"token_ids": [[], [[], []]], "logprobs": [[], [[], []]]}]},
+        ),
+        ("teachers[0].student_chunk_id[0]", {"teachers": [{"student_chunk_id": [[0], [0]]}]}),
+        (
+            "teachers[0].teacher_chunk_id[1]",
+            {"teachers": [{"tokens": [[], [5, 6]], "teacher_chunk_id": [[], [0]]}]},
+        ),
     ],
 )
 def test_lengths_that_do_not_agree_are_refused_by_their_path(where: str, changes: dict[str, Any]) -> None:
@@ -260,12 +227,93 @@ def test_a_list_tells_which_of_its_groups_is_bad() -> None:
 
 def test_groups_without_an_id_get_different_ones() -> None:
     first, second = decode_groups(json.dumps([small(), small()]).encode())
-    assert first.group_id != second.group_id
+    assert first.facts.group_id != second.facts.group_id
 
 
 def test_the_facts_of_the_queue_come_from_the_group() -> None:
     (group,) = decode_group(json.dumps(small(env_id=3, group_id="g", policy_version=7)).encode())
-    assert (group.sequences, group.env_id, group.group_id, group.policy_version) == (2, 3, "g", 7)
+    facts = group.facts
+    assert (facts.sequences, facts.env_id, facts.group_id, facts.policy_version) == (2, 3, "g", 7)
+    assert (facts.format, facts.size, facts.digest) == ("json", len(group.payload), None)
+
+
+def test_a_digest_tells_an_equal_post_of_the_same_environment() -> None:
+    bodies = [
+        json.dumps(small(env_id=env_id, scores=[score, 1])).encode()
+        for env_id, score in [(1, 0), (1, 0), (2, 0), (1, 1)]
+    ]
+    digests = [decode_group(body)[0].facts.digest for body in bodies]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
+    assert None not in digests
+
+
+def row(ids: list[int], logprobs: list[float]) -> dict[str, Any]:
+    """A group with this row at the second position of its first sequence, and as a teacher's."""
+    return small(distill_token_ids=[[[], ids], []], distill_logprobs=[[[], logprobs], []])
+
+
+def test_a_logprob_above_zero_is_refused_where_its_id_is_present() -> None:
+    assert refusal(row([5, 6], [-1.0, 0.002])).where == "distill_logprobs[0][1][1]"
+    assert decoded(row([5, -1], [0.001, 5.0]))["distill_logprobs"][0][1] == [0.001, 5.0]
+    teacher = {"token_ids": [[[4]], []], "logprobs": [[[0.5]], []]}
+    assert refusal(small(teachers=[{}, teacher])).where == "teachers[1].logprobs[0][0][0]"
+
+
+HEAVY = row([5, 6], [-0.1, -0.1])
+
+
+def test_a_row_that_sums_above_one_is_kept_for_old_environments_and_refused_on_v1() -> None:
+    body = json.dumps(HEAVY).encode()
+    assert decoded(HEAVY)["distill_logprobs"][0][1] == [-0.1, -0.1]
+    assert len(decode_groups(b"[" + body + b"]")) == 1
+    with pytest.raises(WireError) as caught:
+        decode_any(body)
+    assert caught.value.where == "distill_logprobs[0][1]"
+    with pytest.raises(WireError) as caught:
+        decode_any(b" [" + body + b"]")
+    assert caught.value.where == "[0].distill_logprobs[0][1]"
+
+
+@pytest.mark.parametrize(
+    ("ids", "logprobs"),
+    [
+        pytest.param([5, 6], [-0.6931, -0.6931], id="one, but for rounding"),
+        pytest.param([5, 5], [-0.1, -0.1], id="an id that is listed twice counts once"),
+        pytest.param([5, -1], [-0.1, -0.1], id="an absent entry does not count"),
+    ],
+)
+def test_v1_takes_a_row_that_sums_to_one(ids: list[int], logprobs: list[float]) -> None:
+    (group,) = decode_any(json.dumps(row(ids, logprobs)).encode())
+    assert json.loads(group.payload)["distill_token_ids"][0][1] == ids
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("where", "changes"),
+    [
+        ("tokens", {"tokens": [[1]] * 4, "masks": [[1]] * 4, "scores": [0] * 4}),
+        ("tokens[1]", {"tokens": [[1, 2], [1] * 6], "masks": [[1, 2], [1] * 6]}),
+        ("distill_token_ids", row([1, 2, 3], [-2, -2, -2])),
+        ("teachers", {"teachers": [{}, {}, {}]}),
+        ("teachers[0].tokens[0]", {"teachers": [{"tokens": [[1] * 6, []]}]}),
+        ("images[0][0][0]", {"images": nested(4)}),
+        ("teachers[0].note[0]", {"teachers": [{"note": nested(2)}]}),
+        ("messages", {"images": [1] * 40}),
+        (None, {"distill_token_ids": [[], [[7] * 2]], "distill_logprobs": [[], [[-2] * 2]]}),
+    ],
+)
+def test_what_is_beyond_a_limit_is_too_large(where: str | None, changes: dict[str, Any]) -> None:
+    limits = Limits(sequences=3, tokens=5, columns=2, teachers=2, json_depth=4, rest_values=30, cells=5)
+    with pytest.raises(WireError) as caught:
+        decode_group(json.dumps(small(**changes)).encode(), limits)
+    assert (caught.value.code, caught.value.where) == ("wire.too_large", where)
 
 
 def test_a_batch_is_the_groups_in_order() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import random
 import tracemalloc
 
 import pytest
 
 from atroposlib.errors import WireError
-from atroposlib.wire.limits import inflate_gzip
+from atroposlib.wire.limits import Limits, inflate_gzip
 
 TEXT = b"The quick brown fox jumps over the lazy dog. " * 50
 
@@ -29,15 +30,34 @@ def test_one_byte_above_the_limit_is_too_large(split: int) -> None:
     assert caught.value.code == "wire.too_large"
 
 
-def test_a_bomb_takes_no_more_memory_than_its_limit_allows() -> None:
+def test_a_bomb_is_refused_after_a_few_mib_however_large_the_limit() -> None:
     bomb = gzip.compress(bytes(64 << 20))
-    limit = 1 << 20
     tracemalloc.start()
-    with pytest.raises(WireError):
-        inflate_gzip(bomb, limit)
+    with pytest.raises(WireError) as caught:
+        inflate_gzip(bomb, 512 << 20)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 4 * limit
+    assert caught.value.code == "wire.too_large"
+    assert peak < 12 << 20
+
+
+def test_a_bomb_behind_an_honest_member_is_refused() -> None:
+    honest = gzip.compress(random.Random(0).randbytes(100_000))
+    with pytest.raises(WireError) as caught:
+        inflate_gzip(honest + gzip.compress(bytes(40 << 20)), 512 << 20)
+    assert caught.value.code == "wire.too_large"
+
+
+def test_the_ratio_counts_beyond_its_floor() -> None:
+    body = gzip.compress(bytes(30_000))
+    assert len(inflate_gzip(body, 1 << 20, Limits(ratio=10, ratio_floor_bytes=30_000))) == 30_000
+    with pytest.raises(WireError) as caught:
+        inflate_gzip(body, 1 << 20, Limits(ratio=10, ratio_floor_bytes=29_999))
+    assert caught.value.code == "wire.too_large"
+
+
+def test_many_small_members_are_one_body() -> None:
+    assert inflate_gzip(gzip.compress(b"x") * 20_000, 1 << 20) == b"x" * 20_000
 
 
 @pytest.mark.parametrize(
