@@ -6,7 +6,7 @@ import copy
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,12 +39,14 @@ class CheckpointFacts:
     Attributes:
         trainer_id: The trainer.
         step: Optimizer steps in these weights.
-        batch_id: The last batch in them, None when no API told one.
+        batch_id: The last batch in them whose ack the API took, None when no API told one.
+        lost: Batches in them whose ack came too late, so that they may come again.
     """
 
     trainer_id: str
     step: int
     batch_id: str | None
+    lost: list[str] = field(default_factory=list)
 
 
 def checkpoint_directory(output_dir: Path, step: int) -> Path:

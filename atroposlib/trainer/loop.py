@@ -60,7 +60,7 @@ class TrainingRun:
         self.groups_taken = 0
         self.groups_trained = 0
         self.groups_dropped: Counter[str] = Counter()
-        self.settling = Settling(batches.client, journal, start.batch_id)
+        self.settling = Settling(batches.client, journal, start)
         self._settings = settings
         self._source = source
         self._trainer_id = start.trainer_id
@@ -200,7 +200,7 @@ class TrainingRun:
         """Write a checkpoint of this step; returns its directory."""
         start = time.monotonic()
         directory = self._directory()
-        facts = CheckpointFacts(self._trainer_id, self.step, self.settling.last_acked)
+        facts = CheckpointFacts(self._trainer_id, self.step, self.settling.last_acked, self.settling.lost)
         save_checkpoint(self._student.model, self._source, directory, self._save_dtype, facts)
         self.settling.commit()
         self._checkpoints.append(directory)

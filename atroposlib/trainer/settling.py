@@ -6,6 +6,7 @@ import logging
 
 from atroposlib.errors import ApiError
 from atroposlib.journal import Journal
+from atroposlib.trainer.checkpoint import CheckpointFacts
 from atroposlib.trainer.client import LeasedBatch, TrainerClient
 
 logger = logging.getLogger(__name__)
@@ -20,19 +21,21 @@ class Settling:
     Args:
         client: The API.
         journal: Where lost leases are written.
-        last_acked: The last batch in the weights that the run starts from.
+        start: What is in the weights that the run starts from.
 
     Attributes:
         last_acked: The last batch whose ack the API took.
+        lost: Batches in these weights whose ack it did not take.
         leases_lost: Batches that are in these weights, and that the API may have given to others.
     """
 
-    def __init__(self, client: TrainerClient, journal: Journal, last_acked: str | None) -> None:
-        self.last_acked = last_acked
+    def __init__(self, client: TrainerClient, journal: Journal, start: CheckpointFacts) -> None:
+        self.last_acked = start.batch_id
+        self.lost = list(start.lost)
         self.leases_lost = 0
         self._client = client
         self._journal = journal
-        self._spent: set[str] = set()
+        self._spent = set(start.lost)
 
     def is_spent(self, batch: LeasedBatch) -> bool:
         """Whether these weights have seen the batch: its ack came too late, or was lost by the API."""
@@ -51,10 +54,14 @@ class Settling:
             if error.code not in NOT_OURS_ANY_MORE:
                 raise
             self.leases_lost += 1
+            if batch.batch_id is not None and batch.batch_id not in self.lost:
+                self.lost.append(batch.batch_id)
             self._journal.write("lease_lost", step=step, batch_id=batch.batch_id, code=error.code)
             logger.warning("the step stays, but its batch may be trained again elsewhere: %s", error)
         else:
             self.last_acked = batch.batch_id
+            if batch.batch_id in self.lost:
+                self.lost.remove(batch.batch_id)
 
     def commit(self) -> None:
         """Tell that all batches acked so far are in a durable checkpoint. Raises like :meth:`ack`."""

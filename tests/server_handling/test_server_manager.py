@@ -252,9 +252,18 @@ async def test_the_version_of_a_dead_server_does_not_count() -> None:
         assert await manager.policy_version() == 3
 
 
-async def test_the_version_of_no_living_server_is_an_error(unused_tcp_port: int) -> None:
+async def test_a_server_that_told_its_version_is_waited_for() -> None:
+    async with pool() as (manager, [server]):
+        server.answer = _version("step-3")
+        assert await manager.policy_version() == 3
+        answers = iter([Reply(b"", 503), _version("step-4")(None)])
+        server.answer = lambda _: next(answers)
+        assert await manager.policy_version() == 4
+
+
+async def test_the_version_of_servers_that_never_answered_is_an_error_at_once(unused_tcp_port: int) -> None:
     config = APIServerConfig(base_url=f"http://127.0.0.1:{unused_tcp_port}", timeout=20)
-    async with ServerManager([config], patience_s=0.2) as manager:
+    async with ServerManager([config], patience_s=3600) as manager:
         with pytest.raises(StudentError) as caught:
             await manager.policy_version()
     assert caught.value.code == "student.unreachable"

@@ -56,7 +56,8 @@ def test_a_finished_run_has_acked_and_committed_every_batch(
     run(make_settings(api.url, tiny_model_dir, tmp_path))
     facts = json.loads((tmp_path / "checkpoints" / "step-2" / "atropos.json").read_text())
     batch_ids = [step["batch_id"] for step in events(tmp_path, "step")]
-    assert facts == {"trainer_id": str(tmp_path / "checkpoints"), "step": 2, "batch_id": batch_ids[-1]}
+    trainer_id = str(tmp_path / "checkpoints")
+    assert facts == {"trainer_id": trainer_id, "step": 2, "batch_id": batch_ids[-1], "lost": []}
     known = trainer(api)
     assert (known["trainer_id"], known["last_committed"]) == (facts["trainer_id"], batch_ids[-1])
     assert (known["leased"], known["acked"]) == (0, 0)
@@ -182,6 +183,29 @@ def test_a_batch_whose_ack_was_lost_is_not_trained_a_second_time(
     assert (lost["batch_id"], lost["step"], lost["code"]) == ("b1", 1, "api.lease_lost")
     (end,) = events(tmp_path, "end")
     assert (end["leases_lost"], end["groups_trained"], end["groups_unused"]) == (1, 2, 0)
+
+
+def test_a_batch_in_the_checkpoint_whose_ack_was_lost_is_not_trained_after_a_restart(
+    script: Script, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    lost, other = make_groups(2, sequences=8)
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    ack = "/v1/batches/b1/ack"
+    script.then(ack, Reply({"code": "api.lease_lost", "detail": "late"}, status=409), Reply({"step": 1}))
+    script.then(LEASE, lease_reply(lost, batch_id="b1"))
+    run(make_settings(script.url, tiny_model_dir, first, trainer_id="t", total_steps=1))
+    checkpoint = first / "checkpoints" / "step-1"
+    assert json.loads((checkpoint / "atropos.json").read_text())["lost"] == ["b1"]
+    script.then(LEASE, lease_reply(lost, batch_id="b1", attempt=2), lease_reply(other, batch_id="b2"))
+    script.always["/v1/batches/b2/ack"] = Reply({"step": 2})
+    script.always["/v1/trainers/t/commit"] = Reply({"committed": 2})
+    run(make_settings(script.url, checkpoint, second, trainer_id="t", total_steps=2))
+    assert [step["batch_id"] for step in events(second, "step")] == ["b2"]
+    assert [body["attempt"] for body in script.bodies[ack]] == [1, 2]
+    facts = json.loads((second / "checkpoints" / "step-2" / "atropos.json").read_text())
+    assert facts["lost"] == []
 
 
 def test_a_checkpoint_whose_batch_the_api_forgot_ends_no_run(

@@ -62,6 +62,7 @@ class ServerManager:
         self._pool = ServerPool(self._configs, patience_s=patience_s)
         self._patience_s = patience_s
         self._tokenizer: Any = None
+        self._version_answered = False
 
     @property
     def servers(self) -> list[Server]:
@@ -141,7 +142,8 @@ class ServerManager:
         """The oldest weights among the servers that answer, as a step: ``step-<n>`` is n, ``default`` is 0.
 
         None where a server has no ``/weight_info`` (a vLLM without dev mode; asked once) or names its weights
-        in another way, which says nothing about their order.
+        in another way, which says nothing about their order. Servers that answered before are waited for;
+        where none ever did (an environment may need no server at all), that is told at once.
 
         Raises:
             StudentError: No server answers.
@@ -152,10 +154,11 @@ class ServerManager:
             versions = [result for result in results if not isinstance(result, Passing)]
             if results and not versions:
                 raise next(result for result in results if isinstance(result, Passing))
+            self._version_answered = True
             steps = [step for step in versions if step is not None]
             return min(steps, default=None) if len(steps) == len(versions) else None
 
-        return await persist(once, patience_s=self._patience_s)
+        return await persist(once, patience_s=self._patience_s if self._version_answered else 0.0)
 
     async def _version_of(self, server: Server) -> int | Passing | None:
         if not server.has_version:
