@@ -114,6 +114,10 @@ async def _sweep(context: ApiContext) -> None:
             await context.store.sweep(context.clock())
         except AtroposError as error:
             logger.warning("%s", error)
+        except Exception:
+            # Otherwise nobody would hear of it before the API ends; /readyz tells it meanwhile.
+            logger.exception("the store's housekeeping ended: leases no longer expire")
+            raise
         await asyncio.sleep(SWEEP_S)
 
 

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from atroposlib.api.context import ApiContext
 from atroposlib.api.problems import problem_answer
-from atroposlib.errors import ApiError, AtroposError, WireError
+from atroposlib.errors import ApiError, WireError
 from atroposlib.wire.limits import inflate_gzip
 
 SMALL_BODY_BYTES = 1 << 20
@@ -49,7 +49,9 @@ class BoundedBodies:
                 self._context.metrics.refuse(error.code)
             if error.code != "wire.too_slow" and "expect" not in headers:
                 await incoming.read_away()
-            await _refuse(error, scope, receive, send)
+            answer = problem_answer(error, scope["path"], self._context.settings.retry_after_s)
+            answer.headers["connection"] = "close"
+            await answer(scope, receive, send)
             return
         if body is None:
             return
@@ -129,12 +131,6 @@ class _Incoming:
 
 def _too_large(limit: int) -> WireError:
     return WireError("the body is too large", code="wire.too_large", expected=f"at most {limit} bytes")
-
-
-async def _refuse(error: AtroposError, scope: Scope, receive: Receive, send: Send) -> None:
-    answer = problem_answer(error, scope["path"])
-    answer.headers["connection"] = "close"
-    await answer(scope, receive, send)
 
 
 def _with_body(scope: Scope, body: bytes) -> Scope:

@@ -8,6 +8,7 @@ import ipaddress
 import socket
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from atroposlib.api.app import create_app
 from atroposlib.api.http_server import ApiServer
@@ -32,7 +33,7 @@ def run(settings: ApiSettings) -> None:
             usage.open_address when it is public and nobody would need a token, and what
             :func:`read_tokens` and :func:`open_store` raise.
     """
-    tokens = read_tokens(settings.tokens) if settings.tokens is not None else []
+    tokens = _known_tokens(settings.tokens)
     with listen(settings.host, settings.port) as listener:
         _check_address(settings, listener, tokens)
         asyncio.run(_serve(settings, listener, tokens))
@@ -79,6 +80,18 @@ async def _continued(store: GroupStore) -> str:
         f"going on at step {run.step}: {stats.queued} groups queued, {stats.leased} leased, "
         f"{stats.uncommitted} uncommitted; trainers: {trainers}; environments: {len(run.envs)}"
     )
+
+
+def _known_tokens(file: Path | None) -> list[Token]:
+    if file is None:
+        return []
+    tokens = read_tokens(file)
+    if not tokens:
+        # Served like this, the API would ask nobody, as it does without a file.
+        raise UsageError(
+            "the token file holds no token", where=str(file), fix="make one with `atropos token`"
+        )
+    return tokens
 
 
 def _check_address(settings: ApiSettings, listener: socket.socket, tokens: Sequence[Token]) -> None:

@@ -44,10 +44,12 @@ def drop_unusable(ledger: Ledger, sequences: int, now: float) -> Planned[int]:
     """Drop queued groups that are larger than a batch or too old for the run; returns how many (a part)."""
     registration = ledger.run.registration
     lag = registration.max_policy_lag if registration is not None else None
+    # Who asks for fewer sequences than the run's batches have must not destroy what the others need.
+    largest = sequences if registration is None else max(sequences, registration.batch_size)
     too_old = () if lag is None else ledger.queue.older_than(ledger.run.step - lag)
     unusable = chain(
-        ((held, LARGER_THAN_BATCH) for held in ledger.queue.larger_than(sequences)),
-        ((held, POLICY_LAG) for held in too_old if held.facts.sequences <= sequences),
+        ((held, LARGER_THAN_BATCH) for held in ledger.queue.larger_than(largest)),
+        ((held, POLICY_LAG) for held in too_old if held.facts.sequences <= largest),
     )
     chosen = list(islice(unusable, DROPPED_AT_ONCE))
     changes: list[Change] = [GroupSettled(held, now, dropped=True) for held, _ in chosen]
@@ -63,7 +65,8 @@ def _known_as(ledger: Ledger, facts: GroupFacts, now: float) -> str | None:
     if facts.digest is None:
         return None
     group_id, at = ledger.digests.get(facts.digest, (None, 0.0))
-    return group_id if now - at < DIGEST_S else None
+    # Also when the clock was set back: else no equal body would be taken until it has caught up.
+    return group_id if abs(now - at) < DIGEST_S else None
 
 
 def _accept(ledger: Ledger, fresh: Sequence[PostedGroup], duplicates: int, now: float) -> list[Change]:

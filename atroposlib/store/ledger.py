@@ -35,6 +35,12 @@ from atroposlib.store.records import (
 REMEMBERED_BATCHES = 10_000
 """Settled batches whose ids are still known."""
 
+REMEMBERED_IDS = 1_000_000
+"""Settled groups whose ids are still recognised in a repeated post."""
+
+REMEMBERED_S = 24 * 3600.0
+"""Seconds for which they are."""
+
 DIGEST_S = 60.0
 """Seconds in which an equal body is taken for a repeated post."""
 

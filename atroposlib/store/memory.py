@@ -8,16 +8,10 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from atroposlib.store import accepting
 from atroposlib.store.engine import LedgerStore
-from atroposlib.store.ledger import Ledger
+from atroposlib.store.ledger import REMEMBERED_IDS, REMEMBERED_S, Ledger
 from atroposlib.store.protocol import Accepted
 from atroposlib.store.records import Change, GroupAdded, GroupSettled, Planned
 from atroposlib.wire.posted import PostedGroup
-
-REMEMBERED_IDS = 1_000_000
-"""Settled groups whose ids are still recognised in a repeated post."""
-
-REMEMBERED_S = 24 * 3600.0
-"""Seconds for which they are."""
 
 P = ParamSpec("P")
 T = TypeVar("T")

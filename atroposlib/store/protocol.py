@@ -250,8 +250,9 @@ class GroupStore(Protocol):
         First what is due: this trainer's batches that it had acked and not committed when it registered
         again, in the order in which they were acked, then any trainer's due leases of this size, oldest
         first (a due lease of another size is dissolved: its groups return to their places in the queue).
-        Otherwise a new batch of exactly ``sequences`` sequences, oldest groups first. Groups larger than the
-        batch, and groups older than ``max_policy_lag``, are dropped before it is formed.
+        Otherwise a new batch of exactly ``sequences`` sequences, oldest groups first. Groups larger than both
+        this batch and the registered ``batch_size``, and groups older than ``max_policy_lag``, are dropped
+        before it is formed.
         """
         ...
 
@@ -338,8 +339,10 @@ class GroupStore(Protocol):
         """Take a registration of POST /v1/trainers; returns how many batches it will get again.
 
         Of a known trainer, batches acked up to ``last_committed`` are committed, the later ones become due
-        for this trainer in the order of their acks, and so do its open leases after them. With an unknown or
-        no ``last_committed`` all its uncommitted batches become due. The step stays when the trainer is
+        for this trainer in the order of their acks, and so do its open leases after them. A
+        ``last_committed`` that this trainer had last and never acked is counted and committed too, after all
+        that it acked: it is in the checkpoint, so it must not come again. With an unknown or no
+        ``last_committed`` all its uncommitted batches become due. The step stays when the trainer is
         known; otherwise it is set as by :meth:`register`.
         """
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from atroposlib.errors import ApiError
@@ -15,6 +16,7 @@ from atroposlib.store.records import (
     EnvChanged,
     Planned,
     RunChanged,
+    RunFacts,
     TrainerChanged,
     TrainerForgotten,
 )
@@ -24,26 +26,30 @@ from atroposlib.wire.registrations import EnvRegistration, Registration
 
 def register(ledger: Ledger, registration: Registration, now: float) -> Planned[None]:
     """Take a registration of POST /register."""
-    return None, [*_new_run(ledger, registration, False), seen_trainer(ledger, ATROPOS_TRAINER, now)]
+    run = _new_run(ledger, registration, False)
+    changes: list[Change] = [] if run == ledger.run else [RunChanged(run)]
+    return None, [*changes, seen_trainer(ledger, ATROPOS_TRAINER, now)]
 
 
 def register_trainer(
     ledger: Ledger, trainer_id: str, registration: Registration, last_committed: str | None, now: float
 ) -> Planned[int]:
     """Take a registration of POST /v1/trainers; returns how many batches are reserved for it."""
-    changes = _new_run(ledger, registration, trainer_id in ledger.trainers)
+    run = _new_run(ledger, registration, trainer_id in ledger.trainers)
     trainer = seen_trainer(ledger, trainer_id, now).trainer
-    acked = acked_by(ledger, trainer_id)
-    safe = next((batch for batch in acked if batch.batch_id == last_committed), None)
-    if safe is not None:
-        done = [batch for batch in acked if batch.order <= safe.order]
-        acked = [batch for batch in acked if batch.order > safe.order]
-        changes += [change for batch in done for change in committed(ledger, batch, now)]
+    done = _trained_up_to(ledger, trainer_id, last_committed)
+    if done:
         trainer = replace(trainer, last_committed=last_committed)
-    changes += _withdraw_dead(ledger, trainer_id)
+        run = replace(run, step=run.step + sum(batch.acked_attempt == 0 for batch in done))
+    changes: list[Change] = [] if run == ledger.run else [RunChanged(run)]
+    changes += [change for batch in done for change in committed(ledger, batch, now)]
+    changes += _withdraw_dead(ledger, trainer_id, done)
+    later = [
+        batch for batch in [*acked_by(ledger, trainer_id), *_out(ledger, trainer_id)] if batch not in done
+    ]
     again = [
         due_again(batch, "withdrawn", "its trainer started again", now, ledger.next_order + index)
-        for index, batch in enumerate([*acked, *_out(ledger, trainer_id)])
+        for index, batch in enumerate(later)
     ]
     reserved = sum(change.batch.state == "due" for change in again)
     return reserved, [*changes, *again, TrainerChanged(trainer)]
@@ -90,32 +96,54 @@ def leave_env(ledger: Ledger, env_id: int) -> Planned[bool]:
     return True, [EnvChanged(replace(ledger.envs[env_id], left=True))]
 
 
-def _new_run(ledger: Ledger, registration: Registration, known: bool) -> list[Change]:
+def _new_run(ledger: Ledger, registration: Registration, known: bool) -> RunFacts:
     if registration == ledger.run.registration:
-        return []
+        return ledger.run
     goes_on = known and ledger.run.registration is not None
     step = ledger.run.step if goes_on else registration.starting_step
-    return [RunChanged(replace(ledger.run, registration=registration, step=step))]
+    return replace(ledger.run, registration=registration, step=step)
+
+
+def _trained_up_to(ledger: Ledger, trainer_id: str, batch_id: str | None) -> list[Batch]:
+    """A trainer's batches that are in the weights of a checkpoint which ends with ``batch_id``, in order."""
+    last = None if batch_id is None else ledger.batches.get(batch_id)
+    if last is None or last.trainer_id != trainer_id:
+        return []
+    acked = acked_by(ledger, trainer_id)
+    if last.state == "acked":
+        return [batch for batch in acked if batch.order <= last.order]
+    # Its ack never came or was lost with the machine's power, so it is the trainer's latest; or the trainer
+    # came back before without its checkpoint, so it waits to be replayed, as do those acked before it.
+    place = _place(trainer_id)
+    replayed = [
+        batch for batch in _out(ledger, trainer_id) if batch.acked_attempt > 0 and place(batch) < place(last)
+    ]
+    return [*acked, *replayed, last]
 
 
 def _out(ledger: Ledger, trainer_id: str) -> list[Batch]:
     """Batches that a trainer has or had last and that are not acked, in the order of their delivery."""
+    states = (ledger.by_state["leased"], ledger.by_state["due"])
+    out = (batch for state in states for batch in state.values() if batch.trainer_id == trainer_id)
+    return sorted(out, key=_place(trainer_id))
+
+
+def _place(trainer_id: str) -> Callable[[Batch], tuple[bool, int]]:
+    """The key that sorts a trainer's batches: what is reserved for it comes first, then the oldest."""
 
     def place(batch: Batch) -> tuple[bool, int]:
         order = None if batch.due is None or batch.due.trainer_id != trainer_id else batch.due.order
         return (True, batch.number) if order is None else (False, order)
 
-    states = (ledger.by_state["leased"], ledger.by_state["due"])
-    out = (batch for state in states for batch in state.values() if batch.trainer_id == trainer_id)
-    return sorted(out, key=place)
+    return place
 
 
-def _withdraw_dead(ledger: Ledger, trainer_id: str) -> list[Change]:
+def _withdraw_dead(ledger: Ledger, trainer_id: str, done: Collection[Batch] = ()) -> list[Change]:
     """What the trainer's former life says of its dead batches no longer counts."""
     return [
         BatchChanged(replace(batch, due=replace(batch.due, cause="withdrawn")))
         for batch in ledger.by_state["dead"].values()
-        if batch.due is not None and batch.trainer_id == trainer_id
+        if batch.due is not None and batch.trainer_id == trainer_id and batch not in done
     ]
 
 

@@ -61,7 +61,10 @@ def nack(ledger: Ledger, batch_id: str, attempt: int | None, reason: str, now: f
         raise lease_lost(batch_id)
     if batch.state != "leased":
         return None, []
-    return None, [due_again(batch, "refused", reason, now), seen_trainer(ledger, batch.trainer_id, now)]
+    # What its trainer is to get in the order of its former acks stays its own, in its place.
+    order = None if batch.due is None else batch.due.order
+    due = due_again(batch, "refused", reason, now, order)
+    return None, [due, seen_trainer(ledger, batch.trainer_id, now)]
 
 
 def commit(ledger: Ledger, trainer_id: str, batch_id: str, now: float) -> Planned[int]:

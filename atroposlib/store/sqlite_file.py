@@ -16,16 +16,10 @@ from typing import Literal
 
 from atroposlib.errors import UsageError
 from atroposlib.store import sqlite_rows
-from atroposlib.store.ledger import DIGEST_S, Ledger
+from atroposlib.store.ledger import DIGEST_S, REMEMBERED_IDS, REMEMBERED_S, Ledger
 from atroposlib.store.records import Change
 
 Durability = Literal["normal", "full"]
-
-REMEMBERED_IDS = 1_000_000
-"""Settled groups whose ids are still recognised in a repeated post."""
-
-REMEMBERED_S = 24 * 3600.0
-"""Seconds for which they are."""
 
 APPLICATION_ID = 0x41_54_52_4F
 VERSION = 1
@@ -184,8 +178,10 @@ def _transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
 
 
 def _lock(path: Path) -> int:
+    # Another name of the file leads to the same lock.
+    lock_path = f"{os.path.realpath(path)}.lock"
     try:
-        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise _not_usable(path, str(error)) from error
     try:

@@ -5,7 +5,7 @@ A group is validated and encoded once, when it is posted; its bytes are spliced 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -17,7 +17,7 @@ from atroposlib.wire.identify import posted_group
 from atroposlib.wire.json_text import check_values, json_bytes
 from atroposlib.wire.limits import DEFAULT, Limits, too_large
 from atroposlib.wire.posted import PostedGroup
-from atroposlib.wire.schema import ATROPOS_KEYS, RIDING_KEYS, FreeFields, ScoredData, Teacher
+from atroposlib.wire.schema import ATROPOS_KEYS, RIDING_KEYS, FreeFields, Listed, ScoredData, Teacher
 from atroposlib.wire.shapes import (
     check_free_form,
     check_length,
@@ -38,7 +38,7 @@ NO_EXAMPLE = orjson.dumps(
 """What Atropos shows as the latest example before there is one."""
 
 _group = TypeAdapter(ScoredData)
-_groups = TypeAdapter(list[ScoredData])
+_groups: TypeAdapter[list[ScoredData]] = TypeAdapter(Listed[ScoredData])
 
 
 def decode_group(body: bytes, limits: Limits = DEFAULT, *, refuse_heavy: bool = False) -> list[PostedGroup]:
@@ -75,16 +75,6 @@ def decode_any(body: bytes, limits: Limits = DEFAULT) -> list[PostedGroup]:
     """Read the JSON body of POST /v1/groups: one object or an array. Raises as :func:`decode_group`."""
     decode = decode_groups if body.lstrip()[:1] == b"[" else decode_group
     return decode(body, limits, refuse_heavy=True)
-
-
-def batch_parts(payloads: Sequence[bytes]) -> Iterator[bytes]:
-    """The answer of GET /batch in pieces, without copying the groups."""
-    yield b'{"batch":['
-    for index, payload in enumerate(payloads):
-        if index:
-            yield b","
-        yield payload
-    yield b"]}"
 
 
 def _posted(data: ScoredData, place: int | None, limits: Limits, refuse_heavy: bool) -> PostedGroup:

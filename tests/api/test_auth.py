@@ -17,6 +17,7 @@ from fastapi.routing import APIRoute
 
 from atroposlib.api.app import create_app
 from atroposlib.api.auth import OPEN, allowed
+from atroposlib.api.serve import run
 from atroposlib.api.tokens import Token, make, read_tokens, role_of
 from atroposlib.cli.main import main
 from atroposlib.config.api import ApiSettings, Role, TokenSettings
@@ -155,3 +156,13 @@ def test_a_missing_token_file_is_no_open_door(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         read_tokens(tmp_path / "none.yaml")
     assert caught.value.code == "usage.file"
+
+
+@pytest.mark.parametrize("text", ["", "tokens: []\n"])
+def test_a_token_file_without_tokens_lets_nobody_in_unnoticed(tmp_path: Path, text: str) -> None:
+    """Its API would ask nobody for a token, though it was told to ask everybody."""
+    file = tmp_path / "tokens.yaml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError) as caught:
+        run(ApiSettings(port=0, store="memory", tokens=file))
+    assert (caught.value.code, caught.value.where) == ("usage.bad_value", str(file))

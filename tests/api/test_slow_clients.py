@@ -147,13 +147,13 @@ def test_too_many_connections_are_told_to_come_again() -> None:
 
 
 def test_bodies_that_are_read_at_once_are_bounded_together() -> None:
-    with serving(max_pending_bytes=50_000) as api, connected(api) as slow:
+    with serving(max_pending_bytes=50_000, retry_after_s=7) as api, connected(api) as slow:
         slow.sendall(HEAD + b"Content-Length: 60000\r\n\r\n" + b" " * 40_000)
         body = json.dumps(group(messages=[[{"role": "user", "content": "x" * 20_000}]])).encode()
         while (answer := api.raw("POST", "/scored_data", body)).status_code == 200:
             pass
         assert (answer.status_code, answer.json()["code"]) == (503, "api.busy")
-        assert "Retry-After" in answer.headers
+        assert answer.headers["Retry-After"] == "7"
         slow.close()
         while api.raw("POST", "/scored_data", body).status_code == 503:
             pass

@@ -57,6 +57,7 @@ class Model:
         self.duplicates = self.committed = self.expired = 0
         self.step = 0
         self.max_lag: int | None = None
+        self.batch_size = 0
         self.trainers: dict[str, str | None] = {}
         self.numbers = 0
 
@@ -69,7 +70,7 @@ class Model:
             return facts.group_id, False
         if facts.digest in self.bodies and facts.digest not in self.answered:
             first, at = self.bodies[facts.digest]
-            if now - at < 60:
+            if abs(now - at) < 60:
                 self.duplicates += 1
                 return first, False
         if len(self.kept()) >= self.max_groups:
@@ -89,6 +90,7 @@ class Model:
         return [group.facts for group in self.arrived if group.facts.group_id in self.queued]
 
     def drop(self, sequences: int) -> None:
+        sequences = max(sequences, self.batch_size)
         for facts in self.waiting():
             too_old = (
                 self.max_lag is not None
@@ -134,7 +136,9 @@ class Model:
                 return batch.attempt, [facts.group_id for facts in batch.groups]
             self.dissolve(batch)
         self.drop(request.sequences)
-        chosen = form_batch(self.waiting(), request.sequences, request.minimums)
+        # What is too large for this batch serves no minimum either.
+        fitting = [facts for facts in self.waiting() if facts.sequences <= request.sequences]
+        chosen = form_batch(fitting, request.sequences, request.minimums)
         if chosen is None:
             return None
         assert batch_id is not None
@@ -209,7 +213,9 @@ class Model:
         if batch is None or batch.state == "acked":
             raise Refused("api.lease_lost")
         if batch.state == "leased":
+            reserved = batch.reserved
             self.make_due(batch, reason, now)
+            batch.reserved = reserved
 
     def release(self, batch_id: str, attempt: int) -> bool:
         for index, batch in enumerate(self.batches):
@@ -253,9 +259,11 @@ class Model:
 
     def register_trainer(self, trainer_id: str, last_committed: str | None, now: float) -> int:
         self.trainers.setdefault(trainer_id, None)
-        if last_committed in [batch.batch_id for batch in self.acked_by(trainer_id)]:
-            assert last_committed is not None
-            self.commit(trainer_id, last_committed)
+        mine = [batch for batch in self.batches if batch.holder == trainer_id]
+        for last in [batch for batch in mine if batch.batch_id == last_committed]:
+            if last.state != "acked":
+                self.believe(trainer_id, last)
+            self.commit(trainer_id, last.batch_id)
         again = self.acked_by(trainer_id) + self.take_back(trainer_id)
         count = 0
         for batch in again:
@@ -264,6 +272,14 @@ class Model:
                 batch.reserved = self.number()
                 count += 1
         return count
+
+    def believe(self, trainer_id: str, last: Batch) -> None:
+        """Take a batch for trained without an ack, and the replays that its trainer would get before it."""
+        replays = [batch for batch in self.not_acked(trainer_id) if batch.acked_attempt]
+        before = [batch for batch in replays if place(batch) < place(last)]
+        for batch in [*before, last]:
+            self.step += batch.acked_attempt == 0
+            batch.state, batch.acked_at = "acked", self.number()
 
     def forget_trainer(self, trainer_id: str, now: float) -> None:
         if trainer_id not in self.trainers:
@@ -280,11 +296,12 @@ class Model:
         for batch in mine:
             batch.heard = False
 
-        def place(batch: Batch) -> tuple[int, int]:
-            first = batch.reserved
-            return (0, first) if first is not None else (1, batch.formed)
+        return self.not_acked(trainer_id)
 
-        return sorted((batch for batch in mine if batch.state != "dead"), key=place)
+    def not_acked(self, trainer_id: str) -> list[Batch]:
+        """What a trainer has or gets again, in its order."""
+        mine = [batch for batch in self.batches if batch.holder == trainer_id]
+        return sorted((batch for batch in mine if batch.state in ("leased", "due")), key=place)
 
     # --- what is told -------------------------------------------------------------------------------------
 
@@ -313,3 +330,8 @@ class Model:
             expired=self.expired,
             oldest_queued_at=times[waiting[0].group_id] if waiting else None,
         )
+
+
+def place(batch: Batch) -> tuple[int, int]:
+    """Sorts a trainer's batches: what is reserved for it comes first, then the oldest."""
+    return (1, batch.formed) if batch.reserved is None else (0, batch.reserved)

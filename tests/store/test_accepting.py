@@ -63,6 +63,12 @@ async def test_an_equal_body_after_the_answer_is_a_new_group(store: GroupStore) 
     assert answer.group_id == "b"
 
 
+async def test_a_clock_that_was_set_back_makes_no_equal_body_a_repetition(store: GroupStore) -> None:
+    await store.put([group("a", digest="body")], 4000.0)
+    assert not (await store.put([group("b", digest="body")], 3999.0))[0].new
+    assert (await store.put([group("c", digest="body")], 400.0))[0].new
+
+
 async def test_a_sweep_forgets_bodies_and_no_groups(store: GroupStore) -> None:
     await store.put([group("a", digest="body")], 100.0)
     await store.sweep(159.0)

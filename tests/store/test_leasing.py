@@ -251,3 +251,12 @@ async def test_a_lease_that_nobody_waits_for_is_taken_back(engine: OpenStore) ->
     await store.sweep(0.0)
     assert (await store.stats()).queued == 2
     assert names(await store.lease(asks(), 0.0)) == ["a", "b"]
+
+
+async def test_a_smaller_batch_than_the_runs_drops_no_groups(store: GroupStore) -> None:
+    """A trainer that asks for a few sequences must not destroy what the others need."""
+    await store.register_trainer("t", registration(batch_size=8), None, 0.0)
+    await store.put([group("a", 8), group("b", 16), group("c", 2)], 0.0)
+    assert names(await store.lease(asks(sequences=2), 0.0)) == ["c"]
+    assert dict((await store.stats()).dropped) == {"larger_than_batch": 1}
+    assert names(await store.lease(asks(sequences=8), 0.0)) == ["a"]

@@ -118,6 +118,13 @@ async def test_a_second_process_is_refused(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_a_second_name_of_the_file_is_the_same_store(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "q")
+    (tmp_path / "link").symlink_to(tmp_path / "q")
+    assert await refused(opened(tmp_path / "link")) == "usage.store_in_use"
+    await store.close()
+
+
 def size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 

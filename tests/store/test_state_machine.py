@@ -195,7 +195,7 @@ class StoreMachine(RuleBasedStateMachine):
             trainer not in self.model.trainers and known.registration != changed
         ):
             self.model.step = 0
-        self.model.max_lag = lag
+        self.model.max_lag, self.model.batch_size = lag, changed.batch_size
         self.same(
             self.store.register_trainer(trainer, changed, last, self.now),
             lambda: self.model.register_trainer(trainer, last, self.now),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from atroposlib.errors import WireError
-from atroposlib.wire.atropos_json import NO_EXAMPLE, batch_parts, decode_any, decode_group, decode_groups
+from atroposlib.wire.atropos_json import NO_EXAMPLE, decode_any, decode_group, decode_groups
 from atroposlib.wire.limits import Limits
 from tests.wire.support import groups, rectangular, small
 
@@ -319,7 +319,7 @@ def test_what_is_beyond_a_limit_is_too_large(where: str | None, changes: dict[st
 def test_a_batch_is_the_groups_in_order() -> None:
     posted = [small(env_id=index) for index in range(3)]
     payloads = [group.payload for group in decode_groups(json.dumps(posted).encode())]
-    batch = json.loads(b"".join(batch_parts(payloads)))["batch"]
+    batch = [json.loads(payload) for payload in payloads]
     assert [group["env_id"] for group in batch] == [0, 1, 2]
 
 
