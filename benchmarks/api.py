@@ -40,11 +40,22 @@ GROUPS = BATCH // SEQUENCES
 COLUMNS = (0, 1, 16, 64)
 JSON_POSTS = 8
 FRAME_POSTS = 40
-RUNS = 5
 MEBIBYTE = 1 << 20
 PEER = Path(
     os.environ.get("ATROPOS_PEER_PYTHON", Path(__file__).parents[1] / ".venv-peer" / "bin" / "python")
 )
+
+
+RUN = {
+    "wandb_group": "b",
+    "wandb_project": "b",
+    "batch_size": BATCH,
+    "max_token_len": 4096,
+    "checkpoint_dir": "x",
+    "save_checkpoint_interval": -1,
+    "starting_step": 0,
+    "num_steps": 10,
+}
 
 
 def make_group(rng: np.random.Generator, columns: int) -> ScoredDataGroup:
@@ -155,17 +166,7 @@ class StatusProber(threading.Thread):
 def start_run(url: str) -> None:
     """An empty server with a registered trainer and an environment."""
     requests.get(f"{url}/reset_data", timeout=60)
-    registration = {
-        "wandb_group": "b",
-        "wandb_project": "b",
-        "batch_size": BATCH,
-        "max_token_len": 4096,
-        "checkpoint_dir": "x",
-        "save_checkpoint_interval": -1,
-        "starting_step": 0,
-        "num_steps": 10,
-    }
-    requests.post(f"{url}/register", json=registration, timeout=60).raise_for_status()
+    requests.post(f"{url}/register", json=RUN, timeout=60).raise_for_status()
     requests.get(f"{url}/batch", timeout=60)
     env = {"max_token_length": 4096, "desired_name": "b", "weight": 1.0, "group_size": SEQUENCES}
     requests.post(f"{url}/register-env", json=env, timeout=60).raise_for_status()
@@ -228,41 +229,38 @@ def measure_frames(running: Server, groups: list[ScoredDataGroup]) -> dict[str, 
         encode_group(ScoredDataGroup(**groups[index % len(groups)], group_id=f"g{index}"))
         for index in range(FRAME_POSTS)
     ]
-    headers = {"Content-Type": FRAME_TYPE}
     register_trainer(running.url)
-    with requests.Session() as session, StatusProber(running.url) as prober:
-        # The first posts make the server's threads and buffers, which are no cost of a group.
-        warm, rest = many[:GROUPS], many[GROUPS:]
-        post_all(session, f"{running.url}/v1/groups", warm, headers)
+    # The first posts make the server's threads and buffers, which are no cost of a group.
+    warm, alone, probed = many[:GROUPS], many[GROUPS : 3 * GROUPS], many[3 * GROUPS :]
+    with requests.Session() as session:
+        post_frames(session, running.url, warm)
         rss = running.rss()
-        post = post_all(session, f"{running.url}/v1/groups", rest, headers)
-        grown = running.rss() - rss
-        fetched = [fetch_frames(session, running.url) for _ in range(min(RUNS, FRAME_POSTS // GROUPS))]
+        # The prober's thread holds this process up, so posts are timed without it, then repeated beside it.
+        post = post_frames(session, running.url, alone)
+        with StatusProber(running.url) as prober:
+            post_frames(session, running.url, probed)
+            grown = running.rss() - rss
+            fetched = [fetch_frames(session, running.url) for _ in range(FRAME_POSTS // GROUPS)]
     middle = sorted(fetched, key=lambda times: times["batch"] + times["decode"])[len(fetched) // 2]
-    stored = sum(map(len, rest)) / MEBIBYTE
+    stored = sum(map(len, alone + probed))
     return {
         "bytes": len(many[0]),
         "post": post,
         **middle,
         "status": prober.worst,
-        "rss": grown / len(rest),
-        "rss_over_stored": grown / stored,
+        "rss": grown / len(alone + probed),
+        "rss_over_stored": grown * MEBIBYTE / stored,
     }
+
+
+def post_frames(session: requests.Session, url: str, frames: list[bytes]) -> float:
+    """Median seconds of POST /v1/groups."""
+    return post_all(session, f"{url}/v1/groups", frames, {"Content-Type": FRAME_TYPE})
 
 
 def register_trainer(url: str) -> None:
     """POST /v1/trainers."""
-    run = {
-        "wandb_group": "b",
-        "wandb_project": "b",
-        "batch_size": BATCH,
-        "max_token_len": 4096,
-        "checkpoint_dir": "x",
-        "save_checkpoint_interval": -1,
-        "starting_step": 0,
-        "num_steps": 10,
-    }
-    requests.post(f"{url}/v1/trainers", json={"trainer_id": "b", "run": run}, timeout=60).raise_for_status()
+    requests.post(f"{url}/v1/trainers", json={"trainer_id": "b", "run": RUN}, timeout=60).raise_for_status()
 
 
 def fetch_frames(session: requests.Session, url: str) -> dict[str, float]:
