@@ -31,6 +31,7 @@ import requests
 from atroposlib.demo.processes import free_ports
 from atroposlib.types import ScoredDataGroup
 from atroposlib.wire.batch import decode_batch
+from atroposlib.wire.container import Codec
 from atroposlib.wire.frame import encode_group
 from atroposlib.wire.media import FRAME_TYPE
 
@@ -225,10 +226,8 @@ def measure_json(running: Server, groups: list[ScoredDataGroup]) -> dict[str, An
 def measure_frames(running: Server, groups: list[ScoredDataGroup]) -> dict[str, Any]:
     """POST /v1/groups of encoded frames, and lease, read and decode of a batch."""
     start_run(running.url)
-    many = [
-        encode_group(ScoredDataGroup(**groups[index % len(groups)], group_id=f"g{index}"))
-        for index in range(FRAME_POSTS)
-    ]
+    many = [named_frame(groups, index, "zstd") for index in range(FRAME_POSTS)]
+    plain = [named_frame(groups, FRAME_POSTS + index, "none") for index in range(GROUPS)]
     register_trainer(running.url)
     # The first posts make the server's threads and buffers, which are no cost of a group.
     warm, alone, probed = many[:GROUPS], many[GROUPS : 3 * GROUPS], many[3 * GROUPS :]
@@ -241,16 +240,23 @@ def measure_frames(running: Server, groups: list[ScoredDataGroup]) -> dict[str, 
             post_frames(session, running.url, probed)
             grown = running.rss() - rss
             fetched = [fetch_frames(session, running.url) for _ in range(FRAME_POSTS // GROUPS)]
+        post_plain = post_frames(session, running.url, plain)
     middle = sorted(fetched, key=lambda times: times["batch"] + times["decode"])[len(fetched) // 2]
     stored = sum(map(len, alone + probed))
     return {
         "bytes": len(many[0]),
         "post": post,
+        "post_plain": post_plain,
         **middle,
         "status": prober.worst,
         "rss": grown / len(alone + probed),
         "rss_over_stored": grown * MEBIBYTE / stored,
     }
+
+
+def named_frame(groups: list[ScoredDataGroup], index: int, codec: Codec) -> bytes:
+    """One of the groups under a name of its own, with float16 logprobs."""
+    return encode_group(ScoredDataGroup(**groups[index % len(groups)], group_id=f"g{index}"), codec=codec)
 
 
 def post_frames(session: requests.Session, url: str, frames: list[bytes]) -> float:
@@ -308,6 +314,7 @@ def goals(results: dict[tuple[int, str], dict[str, Any]]) -> list[dict[str, Any]
         goal("JSON batch at K=16, first byte", results[16, ours]["first"], 0.2, " s"),
         goal("JSON batch at K=64, longest pause", results[64, ours]["pause"], 10.0, " s"),
         goal("frame post at K=64 into memory", memory["post"] * 1e3, 15, " ms"),
+        goal("frame post at K=64 into memory, not compressed", memory["post_plain"] * 1e3, 15, " ms"),
         goal("frame post at K=64 into SQLite", sqlite["post"] * 1e3, 25, " ms"),
         goal("frame batch at K=64, memory", (memory["batch"] + memory["decode"]) * 1e3, 150, " ms"),
         goal("frame batch at K=64, SQLite", (sqlite["batch"] + sqlite["decode"]) * 1e3, 150, " ms"),
