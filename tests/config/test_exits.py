@@ -115,9 +115,11 @@ def _python(code: str, **how: Any) -> subprocess.Popen[str]:
 
 
 def test_ctrl_c_in_a_running_loop_says_one_word_and_ends_with_130() -> None:
+    # A shell starts what it runs in the background with SIGINT ignored, and children inherit that.
     code = """
-import asyncio, sys
+import asyncio, signal, sys
 from atroposlib.config.exits import guarded
+signal.signal(signal.SIGINT, signal.default_int_handler)
 async def wait():
     print("ready", flush=True)
     await asyncio.Event().wait()
