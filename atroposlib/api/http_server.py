@@ -33,6 +33,7 @@ class ImpatientProtocol(H11Protocol):
     head_timeout_s: float
     _deadline: asyncio.TimerHandle | None = None
 
+    # uvicorn narrows the type of asyncio's base class in the same way.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client came."""
         super().connection_made(transport)
