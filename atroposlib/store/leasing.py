@@ -75,8 +75,8 @@ def heartbeat(ledger: Ledger, batch_id: str, attempt: int, lease_s: float, now: 
         return now, []
     check_current(batch, attempt)
     if batch.state == "acked":
-        # It was acked while the renewal was on its way, so there is nothing left to lose.
-        return batch.expires_at, []
+        # Acked while the renewal was on its way: no lease is left, as with a committed one.
+        return now, []
     if batch.state != "leased" and (batch.due is None or batch.due.cause != "expired"):
         raise lease_lost(batch_id)
     due = batch.due if batch.state == "leased" else None

@@ -183,10 +183,8 @@ class Model:
 
     def heartbeat(self, batch_id: str, attempt: int, lease_s: float, now: float) -> float:
         batch = self.find(batch_id, attempt)
-        if batch is None:
+        if batch is None or batch.state == "acked":
             return now
-        if batch.state == "acked":
-            return batch.expires
         if batch.state != "leased":
             if not batch.renewable:
                 raise Refused("api.lease_lost")
