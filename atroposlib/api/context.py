@@ -10,10 +10,24 @@ from typing import Annotated, cast
 from fastapi import Depends, Request
 
 from atroposlib.api.metrics import Metrics
-from atroposlib.api.offload import Offload
 from atroposlib.api.waits import Waits
 from atroposlib.config.api import ApiSettings
+from atroposlib.errors import ApiError
+from atroposlib.offload import Offload
 from atroposlib.store.protocol import GroupStore
+
+
+def worker_lost() -> ApiError:
+    """What a client is told when the process that worked on its body died."""
+    return ApiError(
+        "the process that worked on the body died",
+        code="api.worker_lost",
+        fix="repeat the request; when it happens again, the machine has too little memory for it",
+    )
+
+
+def _offload() -> Offload:
+    return Offload(lost=worker_lost, preloaded=["atroposlib.wire.jobs"])
 
 
 @dataclass(slots=True)
@@ -35,7 +49,7 @@ class ApiContext:
     settings: ApiSettings
     store: GroupStore
     clock: Callable[[], float]
-    offload: Offload = field(default_factory=Offload)
+    offload: Offload = field(default_factory=_offload)
     metrics: Metrics = field(default_factory=Metrics)
     waits: Waits = field(default_factory=Waits)
     draining: asyncio.Event = field(default_factory=asyncio.Event)

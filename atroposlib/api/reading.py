@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 
-from atroposlib.api.offload import Offload
+from atroposlib.offload import Offload
 from atroposlib.wire import jobs
 from atroposlib.wire.batch import split_batch
 from atroposlib.wire.limits import DEFAULT, GZIP_WBITS, inflate_gzip, too_large

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from atroposlib.api.offload import Offload
+from atroposlib.offload import Offload
 from atroposlib.wire.limits import GZIP_WBITS
 
 PIECE_BYTES = 1 << 18

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from atroposlib.api.metric_table import METRICS
 from atroposlib.cli.main import main
+from atroposlib.teacher.metric_table import COVERAGE_METRIC, PREFIX, TEACHER_METRICS
 from atroposlib.wire.frame import encode_group
 from atroposlib.wire.media import FRAME_TYPE
 from tests.api.support import ApiClient, group, registration
@@ -80,8 +81,10 @@ def test_an_environment_that_waits_for_a_trainer_is_told_of(api: ApiClient) -> N
 
 def test_the_command_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["metrics"]) == 0
-    listed = [line.split()[0].partition("{")[0] for line in capsys.readouterr().out.splitlines()]
-    assert listed == [metric.name for metric in METRICS]
+    api, _, teachers = capsys.readouterr().out.partition("\n\n")
+    assert [re.split(r"[{ ]", line)[0] for line in api.splitlines()] == [metric.name for metric in METRICS]
+    listed = [line.split()[0] for line in teachers.splitlines()[1:]]
+    assert listed == [*(PREFIX + name for name in TEACHER_METRICS), COVERAGE_METRIC[0]]
 
 
 def test_the_page_documents_them() -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from atroposlib.api import reading
-from atroposlib.api.offload import Offload
+from atroposlib.api.context import worker_lost
 from atroposlib.errors import WireError
+from atroposlib.offload import Offload
 from atroposlib.wire.batch import encode_batch
 from atroposlib.wire.frame import encode_group
 from atroposlib.wire.media import BATCH_TYPE, FRAME_TYPE
@@ -22,7 +23,7 @@ class Noted(Offload):
     """Does at once what it is given, and notes where it should have been done."""
 
     def __init__(self) -> None:
-        super().__init__(1)
+        super().__init__(1, lost=worker_lost)
         self.used: list[str] = []
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:  # type: ignore[override]
