@@ -71,14 +71,19 @@ class TeacherScores:
         logprobs: float32 [R, K] in nats; ``-inf`` beside an absent id.
         start: Position in the sequence of the first row; rows cover ``start .. start + R - 1``.
         model: Model id that the server answered for.
-        version: Weight version that the server reported, or None.
+        tokenizer: Fingerprint of the teacher's tokenizer, empty where nobody told it.
+        server: Server and version that answered (``vllm 0.32.0``), empty where it does not say.
+        extra_logprobs: float32 [R, E] in nats of the ids that the caller named (``extra_ids``); NaN where it
+            named none and where the server gave none. None when no ids were named.
     """
 
     ids: NDArray[np.int32]
     logprobs: NDArray[np.float32]
     start: int
     model: str
-    version: str | None = None
+    tokenizer: str = ""
+    server: str = ""
+    extra_logprobs: NDArray[np.float32] | None = None
 
 
 class TeacherEntry(TypedDict, total=False):

@@ -63,6 +63,15 @@ def nested_model(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
+def family_model(annotation: Any) -> type[BaseModel] | None:
+    """The model class when the field maps names to settings models, else None."""
+    members = alternatives(annotation)
+    if len(members) != 1 or get_origin(members[0]) not in (dict, Mapping):
+        return None
+    key, value = get_args(members[0])
+    return nested_model(value) if alternatives(key) == [str] else None
+
+
 def models_in(annotation: Any) -> list[type[BaseModel]]:
     """The settings models anywhere in an annotation: members of unions, items of lists and mappings."""
     found: list[type[BaseModel]] = []

@@ -7,6 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from atroposlib.config.teacher import MOST_TOP_K
+
 LogprobDtype = Literal["float16", "float32"]
 
 
@@ -101,17 +103,45 @@ class TeacherDistillationConfig(BaseEnvConfig):
 
     teacher_enabled: bool = Field(
         False,
-        description="Fetch the teacher's logprobs of every group. Any --teacher.* option or YAML "
-        "`teacher` turns it on unless it is set there explicitly.",
+        description="Fetch the teachers' logprobs of every group. Naming a teacher, by option or in YAML, "
+        "turns it on unless it is set there explicitly.",
     )
     teacher_top_k: int = Field(
         0,
         ge=-1,
+        le=MOST_TOP_K,
         description="Top-k tokens asked of the teacher at each position beside the selected one: "
         "0 for the selected token alone, -1 to fetch nothing.",
     )
-    on_teacher_failure: Literal["mask", "drop", "send_without"] = Field(
+    teacher_positions: Literal["completion", "all"] = Field(
+        "completion",
+        description="Positions that are kept: those that are trained (masks), or all but the first.",
+    )
+    on_teacher_failure: Literal["mask", "requeue", "drop", "send_without"] = Field(
         "mask",
-        description="What becomes of a sequence the teacher could not score: mask its positions and keep "
-        "the rest of the group, drop the group, or send the group without teacher targets as Atropos does.",
+        description="What becomes of a sequence the teacher could not score: mask its positions and keep the "
+        "rest of the group; requeue the group, to be asked again later; drop the group; or send it without "
+        "teacher targets as Atropos does. Under mask a group in which nothing was scored is requeued.",
+    )
+    teacher_requeues: int = Field(
+        3, ge=0, description="Times a group is requeued for want of its teacher; then it is dropped."
+    )
+    teacher_patience: float = Field(
+        120.0, gt=0, description="Seconds after which a sequence that no teacher server scored is given up."
+    )
+    teacher_tokens_in_flight: int = Field(
+        65_536, ge=1, description="Most tokens that one teacher server works on at once."
+    )
+    teacher_cache_mb: int = Field(
+        256, ge=0, description="Megabytes of teacher scores kept in memory; 0 keeps none."
+    )
+    teacher_cache_path: str | None = Field(
+        None, description="SQLite file that keeps teacher scores over restarts; null for none."
+    )
+    student_top_k: int = Field(
+        0,
+        ge=0,
+        le=MOST_TOP_K,
+        description="Ids of the student's own top-k that the teacher scores too, as further columns; needs a "
+        "teacher that scores ids it is given.",
     )

@@ -22,6 +22,7 @@ from atroposlib.errors import (
 EXTRAS = {
     "datasets": "hub",
     "gguf": "demo",
+    "pyarrow": "parquet",
     "safetensors": "train",
     "torch": "train",
     "vllm": "vllm",

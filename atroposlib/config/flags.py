@@ -21,7 +21,7 @@ from atroposlib.config.annotations import (
     is_switch,
     sequence_item,
 )
-from atroposlib.config.options import Option
+from atroposlib.config.options import ANY_NAME, SEPARATOR, Option
 from atroposlib.config.suggest import did_you_mean
 from atroposlib.errors import ConfigError
 
@@ -29,6 +29,7 @@ HELP = ("-h", "--help")
 NULL = ("None", "null")
 NEGATED = "no_"
 TEXT_LIST = re.compile(r'\s*\[\s*["\]]')
+FAMILY_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass
@@ -102,7 +103,7 @@ def _split(
                 _take(words, None)
             continue
         name, equals, text = word.removeprefix("--").partition("=")
-        option, spelled = _find(_spelling(name), options), f"--{name}"
+        option, spelled = _find(name, options), f"--{name}"
         following = [text] if equals else _take(words, option)
         if option is None:
             mistakes.append(_unknown(spelled, options))
@@ -111,12 +112,24 @@ def _split(
         yield _Typed(spelled, option, following)
 
 
-def _find(spelling: str, options: Mapping[str, Option]) -> Option | None:
-    option = options.get(spelling)
-    if option is None and spelling.startswith(NEGATED):
-        positive = options.get(spelling.removeprefix(NEGATED))
+def _find(name: str, options: Mapping[str, Option]) -> Option | None:
+    option = options.get(_spelling(name)) or _member(name, options)
+    if option is None and _spelling(name).startswith(NEGATED):
+        rest = name[len(NEGATED) :]
+        positive = options.get(_spelling(rest)) or _member(rest, options)
         option = positive if positive and is_switch(positive.field.annotation) else None
     return option
+
+
+def _member(name: str, options: Mapping[str, Option]) -> Option | None:
+    """The option of a member that the user has named, whose name is kept as it is spelled."""
+    steps = name.split(SEPARATOR)
+    for place, step in enumerate(steps):
+        template = SEPARATOR.join([*steps[:place], ANY_NAME, *steps[place + 1 :]])
+        option = options.get(_spelling(template))
+        if option is not None and FAMILY_NAME.fullmatch(step):
+            return option.named(step)
+    return None
 
 
 def _take(words: deque[str], option: Option | None) -> list[str]:
@@ -209,8 +222,9 @@ def _json(typed: _Typed, text: str) -> Any:
 
 def _unknown(spelled: str, options: Mapping[str, Option]) -> ConfigError:
     name = spelled.lstrip("-")
-    switches = [option.name for option in options.values() if is_switch(option.field.annotation)]
-    known = [*_names(options), *(f"no-{switch}" for switch in switches)]
+    meant = [_as_typed(option, name) for option in options.values()]
+    switches = [option.name for option in meant if is_switch(option.field.annotation)]
+    known = [*(option.name for option in meant), *(f"no-{switch}" for switch in switches)]
     fix = did_you_mean(name, known, mark="--")
     if fix is None and name.startswith("no-"):
         fix = did_you_mean(name.removeprefix("no-"), known, mark="--")
@@ -220,6 +234,16 @@ def _unknown(spelled: str, options: Mapping[str, Option]) -> ConfigError:
         where=spelled,
         fix=fix or "--help lists the options",
     )
+
+
+def _as_typed(option: Option, typed: str) -> Option:
+    """An option of a family with the name that stands in its place in what was typed."""
+    if not option.is_family:
+        return option
+    place = option.name.split(SEPARATOR).index(ANY_NAME)
+    steps = typed.split(SEPARATOR)
+    fits = place < len(steps) and FAMILY_NAME.fullmatch(steps[place]) is not None
+    return option.named(steps[place]) if fits else option
 
 
 def _names(options: Mapping[str, Option]) -> list[str]:

@@ -8,7 +8,13 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from atroposlib.config.annotations import describe, is_number, is_optional, nested_model
+from atroposlib.config.annotations import (
+    describe,
+    family_model,
+    is_number,
+    is_optional,
+    nested_model,
+)
 from atroposlib.config.mistakes import Location, from_validation, raise_all
 from atroposlib.config.suggest import did_you_mean
 from atroposlib.config.yaml_file import YamlFile
@@ -29,7 +35,8 @@ def build(
 ) -> Model:
     """Validated settings; a field set by a later layer replaces what an earlier layer said.
 
-    Fields that are settings models themselves are merged field by field; lists and mappings are replaced.
+    Fields that are settings models themselves, and mappings of names to such models, are merged field by
+    field; lists and other mappings are replaced.
 
     Args:
         model_cls: Class of the result.
@@ -131,14 +138,28 @@ def _merge(model_cls: type[BaseModel], low: Mapping[str, Any], high: Mapping[str
     for name, value in high.items():
         field = model_cls.model_fields.get(name)
         nested = nested_model(field.annotation) if field else None
-        if field and nested and value is None and not is_optional(field.annotation):
+        family = family_model(field.annotation) if field else None
+        if field and (nested or family) and value is None and not is_optional(field.annotation):
             # A YAML section whose lines are all commented out.
             continue
         below, above = _mapping(merged.get(name)), _mapping(value)
-        if nested is not None and below is not None and above is not None:
+        if family is not None and above is not None:
+            merged[name] = _merge_family(family, below or {}, above)
+        elif nested is not None and below is not None and above is not None:
             merged[name] = _merge(nested, below, above)
         else:
             merged[name] = value
+    return merged
+
+
+def _merge_family(
+    model_cls: type[BaseModel], low: Mapping[str, Any], high: Mapping[str, Any]
+) -> dict[str, Any]:
+    merged = {str(name): value for name, value in low.items()}
+    for name, value in high.items():
+        above = {} if value is None else _mapping(value)
+        below = _mapping(merged.get(str(name))) or {}
+        merged[str(name)] = value if above is None else _merge(model_cls, below, above)
     return merged
 
 
@@ -196,6 +217,7 @@ def _booleans_for_numbers(
         if field is None:
             continue
         location, nested = (*above, name), nested_model(field.annotation)
+        family = family_model(field.annotation)
         if isinstance(value, bool) and is_number(field.annotation):
             mistakes.append(
                 ConfigError(
@@ -208,4 +230,8 @@ def _booleans_for_numbers(
             )
         elif nested is not None and isinstance(value, Mapping):
             mistakes.extend(_booleans_for_numbers(nested, value, layers, location))
+        elif family is not None and isinstance(value, Mapping):
+            members = [(member, inner) for member, inner in value.items() if isinstance(inner, Mapping)]
+            for member, inner in members:
+                mistakes.extend(_booleans_for_numbers(family, inner, layers, (*location, member)))
     return mistakes

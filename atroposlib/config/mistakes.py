@@ -129,6 +129,10 @@ def _told(place: _Place, where: str | None) -> ConfigError:
         return ConfigError("a value is required", code="usage.missing_value", where=where, expected=expected)
     if detail["type"] in CUSTOM_TYPES:
         return _own_words(detail, where, field)
+    if detail["type"] == "model_type" or (
+        detail["type"] == "dict_type" and field and models_in(field.annotation)
+    ):
+        return _no_settings(place, where)
     expected, what = _expectation(place.details)
     return ConfigError(
         what,
@@ -137,6 +141,23 @@ def _told(place: _Place, where: str | None) -> ConfigError:
         got=shown(detail["input"], field),
         expected=expected,
         fix=_nearest_choice(detail["input"], field),
+    )
+
+
+def _no_settings(place: _Place, where: str | None) -> ConfigError:
+    """A value in the place of settings. It may be the value of any of them, so a text is not shown."""
+    *above, name = place.location
+    value = place.details[0]["input"]
+    # Otherwise a setting of a family's member stands where the member's name belongs.
+    is_at_home = place.field is None or models_in(place.field.annotation)
+    path = ".".join(str(step) for step in (*above, "NAME", name))
+    return ConfigError(
+        "must be a mapping",
+        code="usage.bad_value",
+        where=where,
+        got="a text" if isinstance(value, str) else shown(value, None),
+        expected="`key: value` lines",
+        fix=None if is_at_home else f"write it as {path}",
     )
 
 

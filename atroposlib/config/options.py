@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from atroposlib.config.annotations import describe, is_secret, nested_model
+from atroposlib.config.annotations import describe, family_model, is_secret, nested_model
 
 SEPARATOR = "."
+ANY_NAME = "NAME"
+"""Stands in an option's name and path where the user writes a name: `teachers.NAME.weight`."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,22 @@ class Option:
         """The accepted values in words."""
         return describe(self.field.annotation, self.field.metadata)
 
+    @property
+    def is_family(self) -> bool:
+        """Whether it stands for one option of every name."""
+        return ANY_NAME in self.path
+
+    def named(self, name: str) -> Option:
+        """The option of one member of a family: `teachers.math.weight` of `teachers.NAME.weight`."""
+        path = tuple(name if step == ANY_NAME else step for step in self.path)
+        return replace(self, name=SEPARATOR.join(path), path=path)
+
 
 def options_of(model_cls: type[BaseModel]) -> dict[str, Option]:
-    """Every option of a settings class by name, in the order of its fields; nested models are dotted."""
+    """Every option of a settings class by name, in the order of its fields; nested models are dotted.
+
+    A mapping of names to models gives the options of its model once, with NAME in the place of the name.
+    """
     return {option.name: option for option in _options(model_cls, (), {})}
 
 
@@ -58,8 +73,10 @@ def _options(
     for name, field in model_cls.model_fields.items():
         default = defaults.get(name, _default(field))
         here = (*path, name)
-        nested = nested_model(field.annotation)
-        if nested is None:
+        nested, family = nested_model(field.annotation), family_model(field.annotation)
+        if family is not None:
+            yield from _options(family, (*here, ANY_NAME), {})
+        elif nested is None:
             yield Option(SEPARATOR.join(here), here, field, default)
         else:
             inner = dict(default) if isinstance(default, nested) else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
 class ServerBaseline(BaseModel):
@@ -32,6 +32,13 @@ class APIServerConfig(ServerBaseline):
     base_url: str | None = Field("", description="URL of the server, with or without /v1.")
     n_kwarg_is_ignored: bool = Field(False, description="Send n single requests in place of one with n.")
     health_check: bool = Field(True, description="Ask the server's /health before work is sent to it.")
+
+    @field_validator("api_key")
+    @classmethod
+    def _fits_a_header(cls, value: str) -> str:
+        if not value.isprintable():
+            raise ValueError("the key holds a line break or another character that no header may have")
+        return value
 
 
 class ServerManagerConfig(BaseModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -27,6 +28,18 @@ class TrainerSettings(BaseModel):
     output_dir: str = Field(description="Directory of the checkpoints; step n is saved as step-n in it.")
     api_url: str = Field(
         "http://127.0.0.1:8000", pattern=r"^https?://", description="URL of the trajectory API."
+    )
+    data: Path | None = Field(
+        None, description="Output directory of `atropos score` to train on, in place of the API's groups."
+    )
+    epochs: int | None = Field(
+        None,
+        ge=1,
+        description="Passes over data, from which total_steps follows; null for one, or for as many as "
+        "a given total_steps takes.",
+    )
+    shuffle: bool = Field(
+        True, description="Take the groups of data in another order in each pass, which seed decides."
     )
     total_steps: int = Field(100, ge=1, description="Optimizer steps to take.")
     batch_size: int = Field(8, ge=1, description="Sequences of one optimizer step.")
@@ -107,4 +120,14 @@ class TrainerSettings(BaseModel):
     def _decay_rates_below_one(self) -> Self:
         if not all(0.0 <= beta < 1.0 for beta in self.betas):
             raise ValueError("betas must lie in [0, 1)")
+        return self
+
+    @model_validator(mode="after")
+    def _one_source_and_one_end(self) -> Self:
+        if self.data is not None and "api_url" in self.model_fields_set:
+            raise ValueError("groups come from data or from api_url, so give one of them")
+        if self.data is None and self.epochs is not None:
+            raise ValueError("epochs are passes over data, which is not given")
+        if self.epochs is not None and "total_steps" in self.model_fields_set:
+            raise ValueError("epochs and total_steps both say where the run ends, so give one of them")
         return self

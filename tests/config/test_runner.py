@@ -104,7 +104,7 @@ def test_help_of_a_command_shows_type_default_and_description(capsys: pytest.Cap
     text = " ".join(capsys.readouterr().out.split())
     assert text.startswith("usage: env.py serve [--option VALUE ...] Serve an environment. options:")
     assert "--env.group_size INT Rollouts in a group. (default: 4)" in text
-    assert "--env.teacher_top_k INT >= -1 Top-k tokens asked of the teacher" in text
+    assert "--env.teacher_top_k INT >= -1 <= 255 Top-k tokens asked of the teacher" in text
     assert "not for the summary" not in text
 
 

@@ -1,0 +1,70 @@
+"""Settings of one of several teachers: `teachers.<name>` in YAML, `--teachers.<name>.<field>` as options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from atroposlib.config.server import APIServerConfig
+
+ALL = "all"
+NAMED = "named"
+OWN_TEMPLATE = "auto"
+MOST_TOP_K = 255
+"""A row of a group holds at most 256 columns, and one of them is the token that stands there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherLimits:
+    """How much is asked of a teacher's servers, and for how long.
+
+    Attributes:
+        patience_s: Seconds after which a sequence that no server has scored is given up.
+        tokens_in_flight: Most tokens that one server works on at once; a longer sequence goes alone.
+    """
+
+    patience_s: float = 120.0
+    tokens_in_flight: int = 65_536
+
+
+class TeacherConfig(APIServerConfig):
+    """One teacher: a server, or several replicas that serve the same model."""
+
+    replicas: list[APIServerConfig] = Field(
+        [],
+        description="Servers that serve this teacher; what one leaves out it takes from the teacher's own "
+        "settings. Empty for the one server of base_url.",
+    )
+    weight: float = Field(1.0, ge=0.0, description="Weight of this teacher in a mixture; 0 asks it nothing.")
+    top_k: int | None = Field(
+        None,
+        ge=-1,
+        le=MOST_TOP_K,
+        description="Top-k tokens asked of this teacher; null takes env.teacher_top_k.",
+    )
+    chat_template: str | None = Field(
+        OWN_TEMPLATE,
+        description="Template by which context that only this teacher sees is rendered: auto for its "
+        "tokenizer's own, a file, or null for plain text before the student's tokens.",
+    )
+    system_prompt: str | None = Field(
+        None, description="System prompt that only this teacher sees, before the student's own."
+    )
+    route: str = Field(
+        ALL,
+        pattern=r"^(all|named|env:[^,]+(,[^,]+)*)$",
+        description="Groups that go to this teacher: all; named for those whose overrides name it; "
+        "env:NAME[,NAME] for those of these environments.",
+    )
+
+    def servers(self) -> list[APIServerConfig]:
+        """One config for each server."""
+        own = {
+            name: getattr(self, name) for name in self.model_fields_set & set(APIServerConfig.model_fields)
+        }
+        replicas = self.replicas or [APIServerConfig()]
+        return [
+            APIServerConfig(**{**own, **{name: getattr(one, name) for name in one.model_fields_set}})
+            for one in replicas
+        ]
