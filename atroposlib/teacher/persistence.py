@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Literal, TypeVar
+from types import TracebackType
+from typing import Literal, Self, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 from tenacity.stop import stop_base
@@ -56,6 +57,11 @@ class _OutOfPatience(stop_base):
 
 async def persist(operation: Callable[[], Awaitable[T]], *, patience_s: float = PATIENCE_S) -> T:
     """Repeat ``operation`` while its failure is :class:`Passing`; then raise the error it carries."""
+    try:
+        return await operation()
+    except Passing as failure:
+        first = [failure]
+    # Made only now: it costs more than the rest of a call.
     retrying = AsyncRetrying(
         retry=retry_if_exception_type(Passing),
         wait=wait_random_exponential(multiplier=0.25, max=10),
@@ -65,9 +71,46 @@ async def persist(operation: Callable[[], Awaitable[T]], *, patience_s: float = 
 
     # A coroutine function, so that the retrying awaits it whatever kind of callable ``operation`` is.
     async def attempt() -> T:
+        if first:
+            raise first.pop()
         return await operation()
 
     try:
         return await retrying(attempt)
     except Passing as failure:
         raise failure.error from failure.__cause__
+
+
+class Deadline:
+    """``async with Deadline(seconds)``: raises TimeoutError when they are over; its clock can be stopped."""
+
+    def __init__(self, seconds: float) -> None:
+        self._timeout = asyncio.timeout(seconds)
+        self._left: float | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._timeout.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._timeout.__aexit__(kind, error, trace)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the time is over."""
+        return self._timeout.expired()
+
+    def stop(self) -> None:
+        """No time passes from here on."""
+        until = self._timeout.when()
+        if until is not None and not self.passed:
+            self._left = until - asyncio.get_running_loop().time()
+            self._timeout.reschedule(None)
+
+    def go(self) -> None:
+        """Time passes again."""
+        if self._left is not None:
+            self._timeout.reschedule(asyncio.get_running_loop().time() + self._left)
+            self._left = None

@@ -54,9 +54,11 @@ def remedy(refusal: Refusal, request: Mapping[str, Any]) -> str | None:
         return "set model_name to a name that the server serves"
     if refusal.status in (404, 405):
         return "check base_url: this server has no such route"
-    if refusal.param == "prompt_logprobs":
-        k = request.get("prompt_logprobs")
-        return f"restart vLLM with --max-logprobs {k} or lower teacher_top_k"
+    # The echo route's top-k has the name that sampled logprobs have elsewhere.
+    if refusal.param == "prompt_logprobs" or (refusal.param == "logprobs" and "echo" in request):
+        k = {**request, **request.get("sampling_params", {})}.get(refusal.param)
+        asked = "a larger --max-logprobs" if k is None else f"--max-logprobs {k}"
+        return f"restart vLLM with {asked} or lower teacher_top_k"
     if _too_long(refusal):
         return "restart the server with a larger --max-model-len or lower max_token_length"
     if "out of vocabulary" in refusal.message:
@@ -66,7 +68,9 @@ def remedy(refusal: Refusal, request: Mapping[str, Any]) -> str | None:
 
 def _too_long(refusal: Refusal) -> bool:
     # A prompt that fills the context exactly leaves no room for the one token that must be sampled;
-    # vLLM then complains of max_tokens 0, which nobody asked for.
-    return refusal.param == "input_tokens" or (
-        refusal.param == "max_tokens" and "must be at least 1, got 0" in refusal.message
+    # vLLM then complains of max_tokens 0, which nobody asked for. Its generate route names no field.
+    return (
+        refusal.param == "input_tokens"
+        or (refusal.param == "max_tokens" and "must be at least 1, got 0" in refusal.message)
+        or "longer than the maximum model length" in refusal.message
     )

@@ -21,10 +21,12 @@ from atroposlib.teacher.address import server_root
 from atroposlib.teacher.persistence import Passing
 from atroposlib.teacher.refusals import read_refusal, remedy
 
+JSON_TYPE = "application/json"
 CONNECT_S = 10.0
 KEEP_ALIVE_S = 4.0
 OFF_LOOP_BYTES = 1_000_000
-_BUSY = frozenset({408, 425, 429, 502, 503, 504})
+BUSY = frozenset({408, 425, 429, 502, 503, 504})
+"""Statuses that say: later, or somewhere else."""
 
 T = TypeVar("T")
 
@@ -84,12 +86,12 @@ def peer_of(config: APIServerConfig, party: Party) -> Peer:
     return Peer(party, server_root(config.base_url), model, float(config.timeout), config.api_key)
 
 
-def open_session() -> aiohttp.ClientSession:
+def open_session(*traces: aiohttp.TraceConfig) -> aiohttp.ClientSession:
     """A session for model servers; to be closed by its owner. Needs a running event loop."""
     # Requests are bounded by the callers' slots, not by connections. vLLM closes idle connections after 5 s:
     # ours end earlier, so that no request is written into a connection that is just being closed.
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
-    return aiohttp.ClientSession(connector=connector)
+    return aiohttp.ClientSession(connector=connector, trace_configs=list(traces))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,42 +103,84 @@ class Answer:
 
 
 async def send(
-    session: aiohttp.ClientSession, peer: Peer, path: str, body: Mapping[str, Any] | None = None
+    session: aiohttp.ClientSession,
+    peer: Peer,
+    path: str,
+    body: Mapping[str, Any] | bytes | None = None,
+    *,
+    media_type: str = JSON_TYPE,
+    limit: int | None = None,
 ) -> Answer:
-    """One try: POST ``body`` as JSON (GET when None) to ``path``, whatever the status of the answer.
+    """One try: POST ``body`` (GET when None) to ``path``, whatever the status of the answer.
+
+    Args:
+        session: The caller's session.
+        peer: The server.
+        path: Route, from the server's root.
+        body: JSON values (numpy arrays too), or bytes of ``media_type``.
+        media_type: Type of ``body``.
+        limit: Bytes after which the answer is refused while it is read; None for no limit.
 
     Raises:
         Passing: The connection failed.
-        AtroposError: The party's unreachable when no answer came within ``timeout_s``.
+        AtroposError: The party's unreachable when no answer came within ``timeout_s``, its bad_reply when the
+            answer is longer than ``limit``.
     """
-    headers = {"Content-Type": "application/json"}
+    headers = {"Content-Type": media_type}
     if peer.api_key:
         headers["Authorization"] = f"Bearer {peer.api_key}"
+    data = _json(body) if isinstance(body, Mapping) else body
     try:
         async with session.request(
             "GET" if body is None else "POST",
             peer.root + path,
-            data=None if body is None else orjson.dumps(body),
+            data=data,
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=peer.timeout_s, sock_connect=CONNECT_S),
             allow_redirects=False,
         ) as response:
-            return Answer(response.status, await response.read())
+            return Answer(response.status, await _read(response, peer, limit))
     except (aiohttp.ClientError, TimeoutError) as failure:
         raise _no_answer(peer, path, failure) from failure
 
 
-async def call(session: aiohttp.ClientSession, peer: Peer, path: str, body: Mapping[str, Any]) -> bytes:
+async def call(
+    session: aiohttp.ClientSession,
+    peer: Peer,
+    path: str,
+    body: Mapping[str, Any] | bytes,
+    *,
+    media_type: str = JSON_TYPE,
+    limit: int | None = None,
+) -> bytes:
     """:func:`send`, and the bytes of the answer when its status is 200.
 
     Raises:
         Passing: The failure may pass.
-        AtroposError: The party's error for a refusal or for no answer within ``timeout_s``.
+        AtroposError: The party's error for a refusal, for no answer in time or for too long a one.
     """
-    answer = await send(session, peer, path, body)
+    answer = await send(session, peer, path, body, media_type=media_type, limit=limit)
     if answer.status == 200:
         return answer.content
-    raise refused(peer, path, answer, body)
+    raise refused(peer, path, answer, body if isinstance(body, Mapping) else {})
+
+
+def _json(body: Mapping[str, Any]) -> bytes:
+    # Arrays that are not contiguous come to the default.
+    return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY, default=lambda array: array.tolist())
+
+
+async def _read(response: aiohttp.ClientResponse, peer: Peer, limit: int | None) -> bytes:
+    if limit is None:
+        return await response.read()
+    chunks, size = [], 0
+    # Inflated bytes count, and count before the next ones are inflated.
+    async for chunk in response.content.iter_any():
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > limit:
+            raise bad_reply(peer, "the answer is longer than any right one", expected=f"<= {limit} bytes")
+    return b"".join(chunks)
 
 
 def _no_answer(peer: Peer, path: str, failure: Exception) -> Exception:
@@ -147,7 +191,8 @@ def _no_answer(peer: Peer, path: str, failure: Exception) -> Exception:
             code=code,
             where=where,
             got=f"no answer for {peer.timeout_s:g} s",
-            fix="raise the server's timeout, or see whether the server is paused or overloaded",
+            fix="raise its timeout, or teacher_patience where that is shorter, "
+            "or see whether the server is paused or overloaded",
         )
         late.timed_out = True
         return late
@@ -169,7 +214,7 @@ def refused(peer: Peer, path: str, answer: Answer, request: Mapping[str, Any]) -
     status = answer.status
     refusal = read_refusal(status, answer.content)
     said = refusal.message.replace(peer.api_key, "***") if peer.api_key else refusal.message
-    final = status < 500 and status not in _BUSY
+    final = status < 500 and status not in BUSY
     error = peer.party.error(
         f"the {peer.party.name} server {'refused the request' if final else 'failed on the request'}",
         code=peer.party.codes["refused" if final else "failed"],
@@ -179,7 +224,7 @@ def refused(peer: Peer, path: str, answer: Answer, request: Mapping[str, Any]) -
     )
     if final:
         return error
-    return Passing(error, "busy" if status in _BUSY else "broken")
+    return Passing(error, "busy" if status in BUSY else "broken")
 
 
 async def decode(body: bytes, peer: Peer, parse: Callable[[Any], T]) -> T:

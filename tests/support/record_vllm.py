@@ -31,7 +31,7 @@ def scrub(value: Any, model: str) -> Any:
         return [scrub(member, model) for member in value]
     if not isinstance(value, dict):
         return value
-    fixed = {"created": 0, "root": model}
+    fixed = {"created": 0, "root": model, "request_id": "0"}
     fixed |= {"id": value["id"].partition("-")[0] + "-0"} if "-" in str(value.get("id", "")) else {}
     return {key: fixed.get(key, scrub(member, model)) for key, member in value.items()}
 
@@ -50,7 +50,7 @@ def main() -> None:
     DATA.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as folder,
-        running_vllm(ensure_model(), Path(folder) / "vllm.log") as server,
+        running_vllm(ensure_model(), Path(folder) / "vllm.log", "--enable-scale-out") as server,
     ):
         for group in sys.argv[1:] or CASES:
             record(server.url, group)

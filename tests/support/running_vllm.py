@@ -30,9 +30,19 @@ GRACE_S = 20.0
 
 
 @contextmanager
-def running_vllm(model: Path, log: Path) -> Iterator[VllmServer]:
-    """A vLLM that serves ``model`` in float32 with the limits of the recorded replies."""
+def running_vllm(model: Path, log: Path, *options: str) -> Iterator[VllmServer]:
+    """A vLLM with our plugin that serves ``model`` in float32 with the limits of the recorded replies."""
+    with vllm_process(model, log, *options) as (_, server):
+        yield server
+
+
+@contextmanager
+def vllm_process(
+    model: Path, log: Path, *options: str
+) -> Iterator[tuple[subprocess.Popen[bytes], VllmServer]]:
+    """:func:`running_vllm`, and the process that leads its group."""
     vllm = find_vllm(vllm_python())
+    assert "atropos" in vllm.plugins, "the plugin is not installed beside vLLM: run `make test-vllm`"
     server = VllmServer(
         model=model,
         served_as=NAME,
@@ -43,18 +53,18 @@ def running_vllm(model: Path, log: Path) -> Iterator[VllmServer]:
         threads=max(1, (os.cpu_count() or 1) - 1),
         gpu_memory_share=0.5,
     )
-    process = _start(vllm, server, log)
+    process = _start(vllm, server, log, options)
     try:
         _wait_until_ready(process, server, log)
-        yield server
+        yield process, server
     finally:
         _end_group(process)
 
 
-def _start(vllm: Vllm, server: VllmServer, log: Path) -> subprocess.Popen[bytes]:
+def _start(vllm: Vllm, server: VllmServer, log: Path, options: tuple[str, ...]) -> subprocess.Popen[bytes]:
     with log.open("wb") as output:
         return subprocess.Popen(
-            server_command(vllm, server),
+            (*server_command(vllm, server), *options),
             env={**os.environ, **server_variables(vllm, server)},
             stdin=subprocess.DEVNULL,
             stdout=output,

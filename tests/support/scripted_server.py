@@ -7,19 +7,27 @@ from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from typing import Any, Literal
 
 import orjson
 from aiohttp import web
 
+DRIP_S = 0.2
+
 
 @dataclass
 class Reply:
-    """One answer: JSON (or raw bytes) with a status, a reset connection, or no answer until released."""
+    """One answer: JSON (or raw bytes) with a status, or something worse.
+
+    Attributes:
+        action: ``answer``; ``reset`` the connection; ``hang`` until released; ``drip`` the first half of the
+            body and then a byte at a time; ``endless`` repetitions of the body.
+    """
 
     body: Any = None
     status: int = 200
-    action: Literal["answer", "reset", "hang"] = "answer"
+    action: Literal["answer", "reset", "hang", "drip", "endless"] = "answer"
     headers: dict[str, str] = field(default_factory=dict)
 
 
@@ -69,7 +77,7 @@ class ScriptedServer:
     async def handle(self, incoming: web.Request) -> web.StreamResponse:
         """Record the request and carry out its reply."""
         raw = await incoming.read()
-        request = Request(incoming.path, orjson.loads(raw) if raw else None, dict(incoming.headers))
+        request = Request(incoming.path, _json(raw), dict(incoming.headers))
         self.requests.append(request)
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
@@ -84,11 +92,37 @@ class ScriptedServer:
             if reply.action == "hang":
                 await self.released.wait()
             body = reply.body if isinstance(reply.body, bytes) else orjson.dumps(reply.body)
+            if reply.action in ("drip", "endless"):
+                return await self._stream(incoming, reply, body)
             return web.Response(
                 body=body, status=reply.status, content_type="application/json", headers=reply.headers
             )
         finally:
             self.in_flight -= 1
+
+    async def _stream(self, incoming: web.Request, reply: Reply, body: bytes) -> web.StreamResponse:
+        """Send until the body ends or the client has gone."""
+        response = web.StreamResponse(status=reply.status, headers=reply.headers)
+        await response.prepare(incoming)
+        half = len(body) // 2
+        pieces = repeat(body) if reply.action == "endless" else chain([body[:half]], _bytes(body[half:]))
+        for piece in pieces:
+            await response.write(piece)
+            if reply.action == "drip":
+                await asyncio.sleep(DRIP_S)
+        return response
+
+
+def _json(raw: bytes) -> Any:
+    """The body as JSON, None for an empty one, itself for one that is no JSON."""
+    try:
+        return orjson.loads(raw) if raw else None
+    except orjson.JSONDecodeError:
+        return raw
+
+
+def _bytes(body: bytes) -> list[bytes]:
+    return [body[index : index + 1] for index in range(len(body))]
 
 
 @asynccontextmanager

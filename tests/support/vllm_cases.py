@@ -57,6 +57,13 @@ def chat(name: str, **body: Any) -> Case:
     return Case(name, "POST", "/v1/chat/completions", {**defaults, **body})
 
 
+def generate(name: str, ids: list[int] = IDS, **params: Any) -> Case:
+    """A request of token ids for one token without text unless ``params`` say otherwise."""
+    defaults = {"max_tokens": 1, "temperature": 0.0, "detokenize": False}
+    body = {"token_ids": ids, "sampling_params": {**defaults, **params}}
+    return Case(name, "POST", "/inference/v1/generate", body)
+
+
 def info_cases(limits: Limits) -> Iterator[Case]:
     """Routes that tell about the server, and tokenization."""
     yield Case("health", "GET", "/health")
@@ -243,10 +250,24 @@ def refresh_cases(limits: Limits) -> Iterator[Case]:
     yield Case("reload_weights", "POST", "/collective_rpc", {"method": "reload_weights"})
 
 
+def generate_cases(limits: Limits) -> Iterator[Case]:
+    """Scoring over the route of ``--enable-scale-out``, which the model server does not have."""
+    yield generate("prompt_logprobs_0", prompt_logprobs=0)
+    yield generate("prompt_logprobs_4", prompt_logprobs=4)
+    yield generate("prompt_logprobs_text", prompt_logprobs=1, detokenize=True)
+    yield generate("one_token", IDS[:1], prompt_logprobs=2)
+    yield generate("named_ids", IDS[:2], prompt_logprobs=1, prompt_logprob_token_ids=[[7]])
+    yield generate("prompt_logprobs_too_many", prompt_logprobs=limits.max_logprobs + 1)
+    yield generate("too_long", [5] * (limits.max_model_len + 1), prompt_logprobs=1)
+    yield generate("one_too_long", [5] * limits.max_model_len, prompt_logprobs=1)
+    yield generate("out_of_vocabulary", [5, limits.vocab_size], prompt_logprobs=1)
+
+
 CASES: dict[str, Callable[[Limits], Iterator[Case]]] = {
     "info": info_cases,
     "completions": completion_cases,
     "chat": chat_cases,
     "refusals": refusal_cases,
     "refresh": refresh_cases,
+    "generate": generate_cases,
 }

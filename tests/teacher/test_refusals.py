@@ -54,6 +54,13 @@ def test_a_long_message_is_cut() -> None:
     ("name", "request_body", "fix"),
     [
         ("prompt_logprobs_too_many", {"prompt_logprobs": 21}, "--max-logprobs 21 or lower teacher_top_k"),
+        (
+            "prompt_logprobs_too_many",
+            {"sampling_params": {"prompt_logprobs": 21}},
+            "--max-logprobs 21 or lower teacher_top_k",
+        ),
+        ("prompt_logprobs_too_many", {}, "a larger --max-logprobs"),
+        ("logprobs_too_many", {"echo": True, "logprobs": 21}, "--max-logprobs 21 or lower teacher_top_k"),
         ("prompt_too_long", {}, "--max-model-len"),
         ("prompt_fills_context", {}, "--max-model-len"),
         ("unknown_model", {}, "model_name"),
@@ -66,7 +73,9 @@ def test_the_fix_of_a_recorded_refusal(name: str, request_body: dict[str, Any], 
     assert fix in told
 
 
-@pytest.mark.parametrize("name", ["max_tokens_negative", "temperature_too_high", "prompt_number"])
+@pytest.mark.parametrize(
+    "name", ["max_tokens_negative", "temperature_too_high", "prompt_number", "logprobs_too_many"]
+)
 def test_a_refusal_that_says_it_all_gets_no_fix(name: str) -> None:
     assert remedy(recorded(name), {}) is None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atroposlib.errors import TeacherError
-from atroposlib.teacher.scores import parse_prompt_logprobs, to_lists
-from atroposlib.types import ABSENT_ID
+from atroposlib.teacher import completions
+from atroposlib.teacher.protocol import Question
+from atroposlib.teacher.scores import to_lists
+from atroposlib.types import ABSENT_ID, TeacherScores
 from tests.support.recorded import recorded_body
 from tests.support.vllm_cases import IDS
 from tests.support.vllm_render import fake_logprobs, render, render_row
 
 Case = tuple[np.ndarray, list[int], int]
+
+
+def parse(rows: Any, ids: list[int], k: int, *, model: str = "", start: int = 1) -> TeacherScores:
+    """What the route makes of a reply with these rows; NaN and Infinity stand in it as Python writes them."""
+    body = json.dumps({"model": model, "choices": [{"prompt_logprobs": rows}]}).encode()
+    return completions.read(body, Question(np.asarray(ids, dtype=np.int32), k, start))
 
 
 @st.composite
@@ -40,7 +49,7 @@ def cases(draw: st.DrawFn, min_k: int = 0, min_length: int = 1) -> Case:
 @settings(max_examples=300, deadline=None, derandomize=True)
 def test_a_rendered_distribution_comes_back(case: Case) -> None:
     logprobs, ids, k = case
-    scores = parse_prompt_logprobs(render(logprobs, ids, k), ids, k, model="m")
+    scores = parse(render(logprobs, ids, k), ids, k, model="m")
     assert scores.ids.shape == scores.logprobs.shape == (len(ids) - 1, k + 1)
     assert (scores.ids.dtype, scores.logprobs.dtype) == (np.int32, np.float32)
     assert (scores.start, scores.model) == (1, "m")
@@ -67,7 +76,7 @@ def test_the_order_of_members_does_not_matter(case: Case, random: Any) -> None:
         members = list(row.items())
         random.shuffle(members)
         shuffled.append(dict(members))
-    first, second = (parse_prompt_logprobs(one, ids, k) for one in (reply, shuffled))
+    first, second = (parse(one, ids, k) for one in (reply, shuffled))
     assert np.array_equal(first.ids, second.ids)
     assert np.array_equal(first.logprobs, second.logprobs)
 
@@ -193,17 +202,17 @@ def test_a_damaged_reply_is_refused_whole(mutate: Any, seed: int, data: st.DataO
     logprobs = fake_logprobs(ids, seed=seed)
     logprobs[:, 45:] = -60.0
     reply: list[Any] = copy.deepcopy(render(logprobs, ids, 3))
-    parse_prompt_logprobs(reply, ids, 3)
+    parse(reply, ids, 3)
     mutate(reply, ids, data.draw(st.integers(1, len(ids) - 1)))
     with pytest.raises(TeacherError) as caught:
-        parse_prompt_logprobs(reply, ids, 3)
+        parse(reply, ids, 3)
     assert caught.value.code == "teacher.bad_reply"
 
 
 @pytest.mark.parametrize("reply", [None, {}, "null", 7, [], [None], [None, None], [{}, None, None]])
 def test_what_is_no_list_of_rows_is_refused(reply: Any) -> None:
     with pytest.raises(TeacherError):
-        parse_prompt_logprobs(reply, [1, 2, 3], 1)
+        parse(reply, [1, 2, 3], 1)
 
 
 @pytest.mark.parametrize(
@@ -211,13 +220,13 @@ def test_what_is_no_list_of_rows_is_refused(reply: Any) -> None:
 )
 def test_a_row_of_another_shape_is_refused(row: Any) -> None:
     with pytest.raises(TeacherError):
-        parse_prompt_logprobs([None, row], [1, 5], 0)
+        parse([None, row], [1, 5], 0)
 
 
 def test_a_token_likelier_than_the_top_k_it_is_not_in_is_refused() -> None:
     row = {"5": {"logprob": -0.5, "rank": 9}, "6": {"logprob": -1.0, "rank": 1}}
-    with pytest.raises(TeacherError, match="likelier"):
-        parse_prompt_logprobs([None, row], [1, 5], 1)
+    with pytest.raises(TeacherError, match="fall with the rank"):
+        parse([None, row], [1, 5], 1)
 
 
 def test_few_members_are_refused_in_a_large_vocabulary_even_when_they_hold_all_probability() -> None:
@@ -227,15 +236,15 @@ def test_few_members_are_refused_in_a_large_vocabulary_even_when_they_hold_all_p
     row = reply[2]
     del row[next(key for key, member in row.items() if member["rank"] == 3)]
     with pytest.raises(TeacherError):
-        parse_prompt_logprobs(reply, [1, 7, 7], 3)
+        parse(reply, [1, 7, 7], 3)
 
 
 def test_the_refusal_names_the_position() -> None:
     ids = [3, 4, 5, 6]
     reply: list[Any] = render(fake_logprobs(ids), ids, 2)
     reply[2] = render_row(fake_logprobs(ids)[2], 9, 2)
-    with pytest.raises(TeacherError, match=r"prompt_logprobs\[2\]"):
-        parse_prompt_logprobs(reply, ids, 2)
+    with pytest.raises(TeacherError, match=r"rows\[1\]"):
+        parse(reply, ids, 2)
 
 
 def test_a_logprob_of_minus_9999_is_absent_by_id() -> None:
@@ -244,13 +253,13 @@ def test_a_logprob_of_minus_9999_is_absent_by_id() -> None:
         "6": {"logprob": 0.0, "rank": 1},
         "7": {"logprob": -9999.0, "rank": 2},
     }
-    scores = parse_prompt_logprobs([None, row], [1, 5], 2)
+    scores = parse([None, row], [1, 5], 2)
     assert scores.ids.tolist() == [[ABSENT_ID, 6, ABSENT_ID]]
     assert scores.logprobs.tolist() == [[-np.inf, 0.0, -np.inf]]
 
 
 def test_one_token_gives_no_rows() -> None:
-    scores = parse_prompt_logprobs([None], [5], 2)
+    scores = parse([None], [5], 2)
     assert scores.ids.shape == scores.logprobs.shape == (0, 3)
     assert to_lists(scores, 1) == ([[-1, -1, -1]], [[-9999.0, -9999.0, -9999.0]])
 
@@ -260,7 +269,7 @@ def test_one_token_gives_no_rows() -> None:
 )
 def test_recorded_replies_of_a_real_vllm_parse_to_their_own_numbers(name: str, k: int) -> None:
     rows = recorded_body("completions", name)["choices"][0]["prompt_logprobs"]
-    scores = parse_prompt_logprobs(rows, IDS, k)
+    scores = parse(rows, IDS, k)
     assert scores.ids[:, 0].tolist() == IDS[1:]
     for row, ids, logprobs in zip(rows[1:], scores.ids.tolist(), scores.logprobs, strict=True):
         present = {str(i): lp for i, lp in zip(ids, logprobs, strict=True) if i != ABSENT_ID}
@@ -272,13 +281,13 @@ def test_recorded_replies_of_a_real_vllm_parse_to_their_own_numbers(name: str, k
 
 def test_recorded_reply_of_one_token_has_no_rows() -> None:
     rows = recorded_body("completions", "prompt_logprobs_one_token")["choices"][0]["prompt_logprobs"]
-    assert len(parse_prompt_logprobs(rows, IDS[:1], 2).ids) == 0
+    assert len(parse(rows, IDS[:1], 2).ids) == 0
 
 
 def test_lists_hold_absent_entries_as_json_can_write_them() -> None:
     ids = [2, 9, 4]
     logprobs = fake_logprobs(ids)
-    scores = parse_prompt_logprobs(render(logprobs, ids, 2), ids, 2)
+    scores = parse(render(logprobs, ids, 2), ids, 2)
     token_ids, values = to_lists(scores, 3)
     assert token_ids[0] == [-1, -1, -1]
     assert values[0] == [-9999.0] * 3
@@ -286,3 +295,21 @@ def test_lists_hold_absent_entries_as_json_can_write_them() -> None:
     present = scores.ids != ABSENT_ID
     assert np.array_equal(np.asarray(values[1:], dtype=np.float32)[present], scores.logprobs[present])
     assert (np.asarray(values[1:])[~present] == -9999.0).all()
+
+
+@pytest.mark.parametrize("start", [1, 3, 5])
+def test_rows_before_the_start_are_cut(start: int) -> None:
+    ids = [2, 9, 4, 7, 7, 1]
+    rows = render(fake_logprobs(ids), ids, 3)
+    whole, scores = parse(rows, ids, 3), parse(rows, ids, 3, start=start)
+    assert scores.start == start
+    assert np.array_equal(scores.ids, whole.ids[start - 1 :])
+    assert np.array_equal(scores.logprobs, whole.logprobs[start - 1 :])
+
+
+def test_a_wrong_row_before_the_start_condemns_the_reply() -> None:
+    ids = [2, 9, 4, 7, 7, 1]
+    rows: list[Any] = render(fake_logprobs(ids), ids, 3)
+    rows[1] = render_row(fake_logprobs(ids)[1], 40, 3)
+    with pytest.raises(TeacherError, match=r"rows\[0\]"):
+        parse(rows, ids, 3, start=4)
