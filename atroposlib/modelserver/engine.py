@@ -14,9 +14,10 @@ import torch
 from atroposlib.errors import UsageError
 from atroposlib.modelserver.cache import Row, new_cache, stack_rows
 from atroposlib.modelserver.progress import advance
+from atroposlib.modelserver.prompt_scoring import score_prompts
 from atroposlib.modelserver.sampling import choose
-from atroposlib.modelserver.scoring import NotFiniteError, finite_rows, score_hidden, score_logits
-from atroposlib.modelserver.work import EndTokens, Job, PromptScores, Sequence, TokenScores
+from atroposlib.modelserver.scoring import NotFiniteError, finite_rows, score_logits
+from atroposlib.modelserver.work import EndTokens, Sequence, TokenScores
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -90,7 +91,7 @@ class Engine:
         hidden = self._base(
             input_ids=torch.tensor(padded, device=self.model.device), past_key_values=cache, use_cache=goes_on
         ).last_hidden_state
-        self._score_prompts(jobs, hidden)
+        score_prompts(jobs, hidden, self.logits, self.vocab_size)
         last = torch.stack([hidden[row, length - 1] for row, length in enumerate(lengths)])
         owner = torch.tensor([place[sequence.job] for sequence in sequences], device=last.device)
         self._accept(sequences, self.logits(last)[owner])
@@ -141,7 +142,7 @@ class Engine:
         """Choose, score and append the next token of every sequence, from its logits [B, V]."""
         chosen = choose(logits, sequences, self.ends.all)
         wanted = [sequence.job.options.logprobs or 0 for sequence in sequences]
-        ids, logprobs, ranks = score_logits(logits, chosen, max(wanted))
+        ids, logprobs, ranks = score_logits(logits, chosen[:, None], max(wanted))
         finite = finite_rows(logprobs).tolist()
         rows = zip(sequences, wanted, ids.tolist(), logprobs.tolist(), ranks.tolist(), finite, strict=True)
         for sequence, k, row_ids, row_logprobs, rank, is_finite in rows:
@@ -150,34 +151,6 @@ class Engine:
                 continue
             scores = TokenScores(row_ids[: k + 1], row_logprobs[: k + 1], rank)
             advance(sequence, row_ids[0], scores, self.ends, self.max_model_len)
-
-    def _score_prompts(self, jobs: Many[Job], hidden: torch.Tensor) -> None:
-        """Fill in ``prompt_scores`` of the jobs that ask for them, from hidden states [J, T, H]."""
-        scored = [
-            (row, job, len(job.prompt_ids) - 1)
-            for row, job in enumerate(jobs)
-            if job.options.prompt_logprobs is not None
-            and job.prompt_scores is None
-            and len(job.prompt_ids) > 1
-        ]
-        if not scored:
-            return
-        states = torch.cat([hidden[row, :count] for row, _, count in scored])
-        selected = torch.tensor([i for _, job, _ in scored for i in job.prompt_ids[1:]], device=hidden.device)
-        k = max(job.options.prompt_logprobs or 0 for _, job, _ in scored)
-        results = score_hidden(states, selected, k, self.logits, self.vocab_size)
-        counts = [count for _, _, count in scored]
-        for (_, job, _), ids, logprobs, ranks in zip(
-            scored, *(torch.split(part, counts) for part in results), strict=True
-        ):
-            columns = (job.options.prompt_logprobs or 0) + 1
-            if not finite_rows(logprobs).all():
-                job.error = NotFiniteError("the model's logits are not finite")
-            job.prompt_scores = PromptScores(
-                ids[:, :columns].cpu().numpy(),
-                logprobs[:, :columns].float().cpu().numpy(),
-                ranks.cpu().numpy(),
-            )
 
     @torch.inference_mode()
     def _check_head(self) -> None:

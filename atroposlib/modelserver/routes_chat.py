@@ -6,7 +6,8 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from atroposlib.modelserver.http import CLIENT_GONE, JsonReply, require_json, served, while_connected
+from atroposlib.connection import CLIENT_GONE, while_connected
+from atroposlib.modelserver.http import JsonReply, require_json, served
 from atroposlib.modelserver.options import check_max_tokens, sampling_options
 from atroposlib.modelserver.refusals import Refusal
 from atroposlib.modelserver.replies import chat_reply

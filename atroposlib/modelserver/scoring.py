@@ -15,30 +15,30 @@ class NotFiniteError(ArithmeticError):
 
 
 def score_logits(
-    logits: torch.Tensor, selected: torch.Tensor, k: int
+    logits: torch.Tensor, named: torch.Tensor, k: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The selected token's and the k best logprobs at each of N positions.
+    """The logprobs of named ids and of the k best ones at each of N positions.
 
     Args:
         logits: float32 or float64 [N, V].
-        selected: int64 [N].
+        named: int64 [N, M]; column 0 is the token selected there.
         k: How many of the most likely ids to add.
 
     Returns:
-        Ids int64 [N, 1 + k], their logprobs [N, 1 + k] in the type of ``logits``, and the rank int64 [N] of
+        Ids int64 [N, M + k], their logprobs [N, M + k] in the type of ``logits``, and the rank int64 [N] of
         the selected id: how many ids are at least as likely.
     """
-    chosen = logits.gather(-1, selected[:, None])
+    chosen = logits.gather(-1, named)
     best, best_ids = logits.topk(k, dim=-1)
     normaliser = logits.logsumexp(-1, keepdim=True)
-    ids = torch.cat([selected[:, None], best_ids], dim=-1)
+    ids = torch.cat([named, best_ids], dim=-1)
     logprobs = torch.cat([chosen, best], dim=-1) - normaliser
-    return ids, logprobs, (logits >= chosen).sum(-1)
+    return ids, logprobs, (logits >= chosen[:, :1]).sum(-1)
 
 
 def score_hidden(
     hidden: torch.Tensor,
-    selected: torch.Tensor,
+    named: torch.Tensor,
     k: int,
     head: Callable[[torch.Tensor], torch.Tensor],
     vocab: int,
@@ -47,14 +47,14 @@ def score_hidden(
 
     Args:
         hidden: [N, H], N at least 1.
-        selected: int64 [N].
+        named: int64 [N, M].
         k: How many of the most likely ids to add.
         head: Maps [n, H] to float logits [n, V].
         vocab: V.
     """
     rows = max(1, CHUNK_ELEMENTS // vocab)
     chunks = [
-        score_logits(head(hidden[start : start + rows]), selected[start : start + rows], k)
+        score_logits(head(hidden[start : start + rows]), named[start : start + rows], k)
         for start in range(0, len(hidden), rows)
     ]
     ids, logprobs, ranks = zip(*chunks, strict=True)

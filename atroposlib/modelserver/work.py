@@ -23,7 +23,11 @@ FinishReason = Literal["stop", "length", "abort"]
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
-    """How a request wants its tokens sampled, scored and ended; checked, with vLLM's defaults filled in."""
+    """How a request wants its tokens sampled, scored and ended; checked, with vLLM's defaults filled in.
+
+    Two fields are no options of vLLM's: ``prompt_logprobs`` are of the positions from ``scored_from`` on, and
+    ``named_ids`` int32 [R, E] are ids to be scored at each of them (negative for none).
+    """
 
     max_tokens: int
     min_tokens: int = 0
@@ -40,6 +44,8 @@ class SamplingOptions:
     skip_special_tokens: bool = True
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    scored_from: int = 1
+    named_ids: NDArray[np.int32] | None = field(default=None, compare=False)
 
     @property
     def greedy(self) -> bool:
@@ -71,17 +77,19 @@ class TokenScores:
 
 @dataclass(frozen=True, slots=True)
 class PromptScores:
-    """Scores of prompt tokens 1..R given those before them.
+    """Scores of R prompt tokens, from ``scored_from`` to the last, given those before them.
 
     Attributes:
         ids: int64 [R, K]; column 0 is the prompt's token, columns 1.. the top-k in falling order.
         logprobs: float32 [R, K], in nats.
         ranks: int64 [R]; how many ids of the vocabulary are at least as likely as the prompt's token.
+        named: float32 [R, E], logprobs of ``named_ids``; NaN where there is none.
     """
 
     ids: NDArray[np.int64]
     logprobs: NDArray[np.float32]
     ranks: NDArray[np.int64]
+    named: NDArray[np.float32]
 
 
 @dataclass(eq=False, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -39,15 +40,15 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def install(environment: Path, name: str, version: str) -> Path:
-    """Put the metadata of a package, and nothing of its code, into a virtual environment."""
+def install(environment: Path, name: str, version: str, entry_points: str = "") -> Path:
+    """Put the metadata of one package, and nothing of its code, into a virtual environment."""
     (site,) = environment.glob("lib/python*/site-packages")
     for old in site.glob("*.dist-info"):
-        (old / "METADATA").unlink()
-        old.rmdir()
+        shutil.rmtree(old)
     metadata = site / f"{name.replace('-', '_')}-{version}.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (metadata / "entry_points.txt").write_text(entry_points)
     return environment / "bin" / "python"
 
 
@@ -65,6 +66,27 @@ def test_installed_vllm_is_found_with_version_and_device(
 ) -> None:
     python = install(environment, name, version)
     assert find_vllm(python) == Vllm(python, version, on_cpu)
+
+
+ENDPOINTS = "[vllm.endpoint_plugins]\natropos = atroposlib.vllm_plugin:AtroposPlugin\nother = other:Plugin\n"
+GENERAL = "[vllm.general_plugins]\nresolver = vllm:resolver\n[console_scripts]\natropos = atroposlib:main\n"
+
+
+@pytest.mark.parametrize(
+    ("entry_points", "plugins"),
+    [
+        (ENDPOINTS + GENERAL, ("atropos", "resolver")),
+        (GENERAL, ()),
+        (ENDPOINTS.replace("atropos = ", "unlike = "), ()),
+    ],
+)
+def test_our_plugin_is_named_with_those_that_vllm_loads_by_itself(
+    environment: Path, entry_points: str, plugins: tuple[str, ...]
+) -> None:
+    found = find_vllm(install(environment, "vllm", "0.32.0", entry_points))
+    assert found.plugins == plugins
+    named = server_variables(found, SERVER).get("VLLM_PLUGINS")
+    assert named == (",".join(plugins) or None)
 
 
 def test_environment_without_vllm_says_exactly_what_to_install(environment: Path) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from fastapi import Request
 
+from atroposlib.connection import while_connected
 from atroposlib.modelserver.admission import BatchLimits, choose_batch
-from atroposlib.modelserver.http import while_connected
 from atroposlib.modelserver.sampling import new_generator
 from atroposlib.modelserver.work import Job, SamplingOptions, Sequence
 from tests.modelserver.conftest import Served, serving

@@ -39,7 +39,7 @@ def vllm(
         pytest.skip("no vLLM is installed: run `make test-vllm`")
     log = tmp_path_factory.mktemp("vllm") / "vllm.log"
     request.config.stash[LOG] = log
-    with running_vllm(model_dir, log) as server:
+    with running_vllm(model_dir, log, "--enable-scale-out") as server:
         yield server.url
 
 

@@ -178,15 +178,25 @@ def test_inference_logprobs_are_the_students_of_the_sampled_tokens(groups: list[
         assert told[first:] == pytest.approx(scored[first - 1 :], abs=TOLERANCE)
 
 
-def test_targets_are_what_the_teacher_says_of_the_same_ids(groups: list[Group], vllm: str) -> None:
-    for group, index, _ in sequences(groups):
+def test_targets_are_what_the_teacher_says_of_the_trained_ids(groups: list[Group], vllm: str) -> None:
+    for group, index, first in sequences(groups):
         ids = group["tokens"][index]
-        (nothing, *targets) = zip(
-            group["distill_token_ids"][index], group["distill_logprobs"][index], strict=True
-        )
-        assert nothing == ([-1] * (TOP_K + 1), [-9999.0] * (TOP_K + 1))
-        for token, row, target in zip(ids[1:], prompt_logprobs(vllm, ids, TOP_K), targets, strict=True):
+        targets = [
+            widened(*target)
+            for target in zip(
+                group["distill_token_ids"][index], group["distill_logprobs"][index], strict=True
+            )
+        ]
+        assert targets[:first] == [widened([], [])] * first
+        rows = prompt_logprobs(vllm, ids, TOP_K)[first - 1 :]
+        for token, row, target in zip(ids[first:], rows, targets[first:], strict=True):
             assert_same_target(target, columns(row, token, TOP_K))
+
+
+def widened(token_ids: list[int], logprobs: list[float]) -> tuple[list[int], list[float]]:
+    """A row with the absent columns that a frame leaves out where no row of its group has them."""
+    missing = TOP_K + 1 - len(token_ids)
+    return token_ids + [-1] * missing, logprobs + [-9999.0] * missing
 
 
 def assert_same_target(target: tuple[list[int], list[float]], scored: list[tuple[int, float]]) -> None:
