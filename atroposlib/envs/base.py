@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -202,7 +202,8 @@ class BaseEnv(ABC):
     async def complete_group(self, group: ScoredDataGroup) -> ScoredDataGroup | None:
         """Hook for what is worth doing only for groups that passed the filters; None drops the group.
 
-        Who returns None counts the drop with ``self.runtime.drop``.
+        Who returns None counts the drop with ``self.runtime.drop``, or asks for the group to come back later
+        with ``self.runtime.requeue``.
         """
         return group
 
@@ -353,6 +354,11 @@ class BaseEnv(ABC):
     def server_namespaces(cls) -> tuple[str, ...]:
         """Option namespaces for servers beside the student's."""
         return ()
+
+    @classmethod
+    def server_families(cls) -> Mapping[str, type[APIServerConfig]]:
+        """Option namespaces for servers of any name, ``--<namespace>.NAME.<field>``, with their settings."""
+        return {}
 
     @classmethod
     def from_options(

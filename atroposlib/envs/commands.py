@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
+from types import GenericAlias
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
 
 import yaml as pyyaml
@@ -48,6 +49,10 @@ class _Commands(Mapping[str, type[Cmd]]):
         made: type[Cmd] = getattr(self._env_cls, f"get_cli_{name}_config_cls")()
         return made
 
+    def __contains__(self, name: object) -> bool:
+        # Mapping's own would make the command to see whether it is there.
+        return name in COMMANDS
+
     def __iter__(self) -> Iterator[str]:
         return iter(COMMANDS)
 
@@ -80,7 +85,10 @@ def command_class(env_cls: type[BaseEnv], name: str) -> type[Cmd]:
         *(prefixed(APIServerConfig, space + NAMESPACE_SEP) for space in env_cls.server_namespaces()),
         _EnvCommand,
     )
-    made = create_model(f"{name.capitalize()}Command", __base__=bases, __doc__=COMMANDS[name])
+    families: Any = {
+        space: (GenericAlias(dict, (str, model)), {}) for space, model in env_cls.server_families().items()
+    }
+    made = create_model(f"{name.capitalize()}Command", __base__=bases, __doc__=COMMANDS[name], **families)
     command = cast(type[_EnvCommand], made)
     command.env_cls, command.command = env_cls, name
     return command
@@ -101,7 +109,8 @@ def build_env(env_cls: type[BaseEnv], name: str, yaml: YamlFile, flags: dict[str
         UsageError: A tokenizer or file that is not there.
     """
     servers = ServerManagerConfig.model_fields.keys()
-    known = {ENV_NAMESPACE, OPENAI_NAMESPACE, *env_cls.server_namespaces(), *servers}
+    spaces = (*env_cls.server_namespaces(), *env_cls.server_families())
+    known = {ENV_NAMESPACE, OPENAI_NAMESPACE, *spaces, *servers}
     refuse_unknown_keys(yaml, known)
     env_defaults, server_defaults = env_cls.config_init()
     config = build(

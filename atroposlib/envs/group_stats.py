@@ -43,10 +43,7 @@ def _targets(rows: list[tuple[list[int], list[float]]]) -> tuple[int, float]:
 
     from atroposlib.wire.targets import MOST_MASS
 
-    widths = [min(len(ids), len(logprobs)) for ids, logprobs in rows]
-    cut = [(ids[:width], logprobs[:width]) for (ids, logprobs), width in zip(rows, widths, strict=True)]
-    ids_flat = np.fromiter(chain.from_iterable(ids for ids, _ in cut), dtype=np.int64)
-    values = np.fromiter(chain.from_iterable(logprobs for _, logprobs in cut), dtype=np.float64)
+    widths, ids_flat, values = _flat(rows)
     present = (ids_flat >= 0) & (values > ABSENT_LOGPROB)
     row_of = np.repeat(np.arange(len(rows)), widths)
     with np.errstate(over="ignore"):
@@ -55,3 +52,17 @@ def _targets(rows: list[tuple[list[int], list[float]]]) -> tuple[int, float]:
     sound = masses <= MOST_MASS
     targets = sound & (np.bincount(row_of[present], minlength=len(rows)) > 0)
     return int(targets.sum()), float(masses[targets].sum())
+
+
+def _flat(rows: list[tuple[Any, Any]]) -> tuple[Any, Any, Any]:
+    """Columns of each of R rows, and all ids and logprobs one after the other."""
+    import numpy as np
+
+    if rows and isinstance(rows[0][0], np.ndarray):
+        ids = np.stack([row for row, _ in rows])
+        values = np.stack([values for _, values in rows])
+        return np.full(len(rows), ids.shape[1]), ids.ravel(), values.ravel().astype(np.float64)
+    widths = [min(len(ids), len(logprobs)) for ids, logprobs in rows]
+    cut = [(ids[:width], logprobs[:width]) for (ids, logprobs), width in zip(rows, widths, strict=True)]
+    ids_flat = np.fromiter(chain.from_iterable(ids for ids, _ in cut), dtype=np.int64)
+    return widths, ids_flat, np.fromiter(chain.from_iterable(values for _, values in cut), dtype=np.float64)

@@ -13,3 +13,10 @@ def ServerManager(configs: Any, slurm: bool = False, testing: bool = False) -> M
     from atroposlib.envs.server_handling.server_manager import ServerManager as Manager
 
     return Manager(configs, slurm=slurm, testing=testing)
+
+
+def TeacherServerManager(configs: Any, slurm: bool = False, testing: bool = False) -> Manager:
+    """The same over a teacher's servers: their weights never change, and they may be SGLang's."""
+    from atroposlib.envs.server_handling.server_manager import ServerManager as Manager
+
+    return Manager(configs, slurm=slurm, testing=testing, teacher=True)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ LONGEST_OUTAGE_PAUSE_SECONDS = 30.0
 NO_GROUP = "no_group"
 ROLLOUT_FAILED = "rollout_failed"
 WORKER_TIMEOUT = "worker_timeout"
+SET_ASIDE = ("teacher.changed", "teacher.no_route")
+"""Failures of a teacher of which no server can be used until somebody mends one."""
 
 
 @dataclass(eq=False)
@@ -157,6 +160,7 @@ class RolloutLoop:
                 if not groups:
                     env.runtime.drop(NO_GROUP)
             if work.groups:
+                env.runtime.requeues.hold(work.groups)
                 payload = work.groups if work.as_list else work.groups[0]
                 await env.handle_send_to_api(payload, work.item)
         await env.cleanup()
@@ -165,11 +169,15 @@ class RolloutLoop:
         """Book what a worker has done. A callback, as a task cancelled before its first step runs no code."""
         work = self.workers.pop(worker)
         error = None if worker.cancelled() else worker.exception()
+        requeued = self._env.runtime.requeues.take(work.groups or [])
         left = self._env.runtime.take_unsettled(work.groups)
         if worker.cancelled():
             if left is None or left:
                 work.groups = left
                 self.backlog.appendleft(work)
+            return
+        if error is None and requeued:
+            self._requeue(work, requeued)
             return
         if error is None:
             self._env.last_completed_item = work.item
@@ -182,9 +190,17 @@ class RolloutLoop:
         else:
             logger.warning("after its groups were handed over, a worker failed: %s", one_line(error))
 
+    def _requeue(self, work: Work, requeued: Sequence[tuple[ScoredDataGroup, Exception]]) -> None:
+        """Put groups that could not be completed yet behind all others; their count is bounded elsewhere."""
+        work.groups = [group for group, _ in requeued]
+        self.backlog.append(work)
+        outage = next((error for _, error in requeued if _is_outage(error)), None)
+        if outage is not None:
+            self._pause_for_outage(outage)
+
     def _retry(self, work: Work, error: BaseException) -> None:
         # A request that ran out of time may do so every time, so it costs an attempt; an outage costs none.
-        if isinstance(error, AtroposError) and error.code.endswith(".unreachable") and not error.timed_out:
+        if _is_outage(error):
             self._pause_for_outage(error)
             self.backlog.appendleft(work)
             return
@@ -208,7 +224,7 @@ class RolloutLoop:
         for group in work.groups or []:
             self._env.runtime.drop(reason, group)
 
-    def _pause_for_outage(self, error: AtroposError) -> None:
+    def _pause_for_outage(self, error: BaseException) -> None:
         """A server that is away costs no item an attempt; new workers wait for it, and one line says so."""
         now = time.monotonic()
         if now < self._paused_until:
@@ -217,3 +233,10 @@ class RolloutLoop:
             logger.warning("no new work for now: %s", error)
         self._paused_until = now + min(2.0**self._outages, LONGEST_OUTAGE_PAUSE_SECONDS)
         self._outages = min(self._outages + 1, 10)
+
+
+def _is_outage(error: BaseException) -> bool:
+    """Whether a server is away or another one than before, rather than slow or unwilling."""
+    if not isinstance(error, AtroposError):
+        return False
+    return error.code in SET_ASIDE or (error.code.endswith(".unreachable") and not error.timed_out)

@@ -62,8 +62,10 @@ def counter_metrics(counters: Counters) -> dict[str, float]:
     return {
         "train/groups_sent": counters.sent,
         "train/sequences_sent": counters.sequences,
-        "train/teacher_failures": counters.teacher_failures,
+        "train/teacher_failures": counters.teacher_failures.total(),
         "train/policy_changes": counters.policy_changes,
+        **{f"train/teacher_failures/{code}": count for code, count in counters.teacher_failures.items()},
+        **{f"train/groups_requeued/{reason}": count for reason, count in counters.requeued.items()},
         **{f"train/groups_dropped/{reason}": count for reason, count in counters.dropped.items()},
         **{f"train/targets_masked/{reason}": count for reason, count in counters.masked.items()},
     }

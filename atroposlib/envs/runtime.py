@@ -11,6 +11,7 @@ from typing import Any
 from atroposlib.config.env import BaseEnvConfig
 from atroposlib.envs.api_client import TrajectoryApi
 from atroposlib.envs.counters import Counters
+from atroposlib.envs.requeues import Requeues
 from atroposlib.envs.sender import Sender
 from atroposlib.errors import ApiError
 from atroposlib.journal import Journal
@@ -38,11 +39,13 @@ class Runtime:
         self.identity = config.identity or uuid.uuid4().hex
         self.journal = Journal(config.journal_path)
         self.counters = Counters()
+        self.requeues = Requeues()
         self._tell_every = max(1, config.min_items_sent_before_logging)
         self._settled: set[str] = set()
 
     def settle(self, group: Mapping[str, Any]) -> None:
         """Note that a group needs its worker no longer."""
+        self.requeues.forget(group)
         if group.get("group_id"):
             self._settled.add(group["group_id"])
 
@@ -66,6 +69,18 @@ class Runtime:
         if group is not None:
             self.settle(group)
         self._tell_progress()
+
+    def requeue(self, reason: str, group: Mapping[str, Any], error: Exception, most: int) -> bool:
+        """Let a group go back to the loop, to be completed again; counted.
+
+        Returns:
+            False when it was so ``most`` times already, or when no loop waits for it; then drop it.
+        """
+        if not self.requeues.ask(group, error, most):
+            return False
+        self.counters.requeued[reason] += 1
+        self.journal.write("group_requeued", group_id=group.get("group_id"), reason=reason)
+        return True
 
     def _tell_progress(self) -> None:
         if (self.counters.sent + self.counters.dropped.total()) % self._tell_every == 0:

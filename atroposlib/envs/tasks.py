@@ -1,12 +1,20 @@
-"""Small helpers for owned asyncio tasks."""
+"""Small helpers for owned asyncio tasks and for work that must not block the loop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
+OFF_LOOP_CELLS = 100_000
+"""Array entries whose handling takes about a millisecond."""
+
 T = TypeVar("T")
+
+
+async def off_loop(cells: int, work: Callable[[], T]) -> T:
+    """``work()``, in a thread when it handles so many array entries that the loop would wait for it."""
+    return await asyncio.to_thread(work) if cells >= OFF_LOOP_CELLS else work()
 
 
 async def all_of(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -1,67 +1,79 @@
-"""The question before a run: does each teacher answer, has it the model, does it give the top-k?"""
+"""The questions before a run: does each teacher answer, has it the model, the top-k and the student's ids?"""
 
 from __future__ import annotations
 
-import json
-from typing import Any
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import aiohttp
 
 from atroposlib.config.server import APIServerConfig
-from atroposlib.envs.server_handling.server_manager import ServerManager
-from atroposlib.errors import ConfigError
-from atroposlib.teacher.client import score
+from atroposlib.config.teachers import PLAIN_NAME, called
+from atroposlib.errors import AtroposError, ConfigError, TeacherUnreachable
 from atroposlib.teacher.persistence import persist
-from atroposlib.teacher.transport import TEACHER, Answer, open_session, peer_of, send
+from atroposlib.teacher.probing import find_route
+from atroposlib.teacher.served_tokenizer import agrees
+from atroposlib.teacher.transport import TEACHER, open_session, peer_of
 
-QUICK_SECONDS = 10
+logger = logging.getLogger(__name__)
+
+FIRST_ANSWER_SECONDS = 60
+"""The first scores of a server may have to wait until it has compiled what it needs."""
+
 PATIENCE_SECONDS = 3.0
-PROBE_TEXT = "One question before the run starts."
-PROBE_TOKENS = 4
+
+T = TypeVar("T")
 
 
-async def check_teacher(teacher: ServerManager, tokenizer: Any, top_k: int) -> None:
-    """Ask every server of a teacher for its models and for the scores of a few tokens.
+async def check_servers(name: str, configs: Sequence[APIServerConfig], tokenizer: Any, top_k: int) -> None:
+    """Ask each server of a teacher for its models, the scores of a few tokens, and its ids of a text.
+
+    A server that does not answer is told and left to the run, unless none answers.
+
+    Args:
+        name: The teacher's, for what is told.
+        configs: Its servers, which serve one model.
+        tokenizer: The student's.
+        top_k: Top-k tokens that will be asked.
 
     Raises:
-        TeacherUnreachable: A server does not answer.
-        ConfigError: It serves other models than the configured one.
-        TeacherError: It refuses or cannot give the top-k.
+        TeacherUnreachable: No server answers.
+        ConfigError: A server has another tokenizer.
+        TeacherError: A server serves another model than the configured one, or cannot give the top-k.
     """
-    probe = list(tokenizer.encode(PROBE_TEXT))[:PROBE_TOKENS]
-    session = open_session()
-    try:
-        for server in teacher.servers:
-            quick = server.config.model_copy(update={"timeout": min(server.config.timeout, QUICK_SECONDS)})
-            await _check_model(session, quick)
-            await score(session, server.config, probe, top_k, patience_s=PATIENCE_SECONDS)
-    finally:
-        await session.close()
+    async with open_session() as session:
+        checks = [_check_server(session, name, config, tokenizer, top_k) for config in configs]
+        results = await asyncio.gather(*checks, return_exceptions=True)
+    failures = [result for result in results if isinstance(result, BaseException)]
+    for failure in failures:
+        if isinstance(failure, AtroposError) and name != PLAIN_NAME:
+            failure.where = f"teacher {name}: {failure.where}"
+    away = [failure for failure in failures if isinstance(failure, TeacherUnreachable)]
+    if wrong := [failure for failure in failures if failure not in away]:
+        raise wrong[0]
+    if away and len(away) == len(configs):
+        raise away[0]
+    for failure in away:
+        logger.warning("%s begins without one of its servers: %s", called(name), failure)
 
 
-async def _check_model(session: aiohttp.ClientSession, config: APIServerConfig) -> None:
+async def _check_server(
+    session: aiohttp.ClientSession, name: str, config: APIServerConfig, tokenizer: Any, top_k: int
+) -> None:
     peer = peer_of(config, TEACHER)
-
-    async def once() -> Answer:
-        return await send(session, peer, "/v1/models")
-
-    served = _served(await persist(once, patience_s=PATIENCE_SECONDS))
-    if peer.model is None or served is None or peer.model in served:
-        return
-    raise ConfigError(
-        "the teacher serves another model",
-        where=f"teacher.model_name at {peer.root}",
-        got=peer.model,
-        expected=" or ".join(served),
-    )
+    peer = replace(peer, timeout_s=min(peer.timeout_s, FIRST_ANSWER_SECONDS))
+    _, can = await _patiently(lambda: find_route(session, peer, top_k))
+    if await _patiently(lambda: agrees(session, peer, tokenizer)) is False:
+        raise ConfigError(
+            "the ids of the teacher's server stand for other texts than the student's",
+            where=peer.root,
+            fix="check model_name and tokenizer_name: the teacher needs the student's vocabulary",
+        )
+    logger.info("%s at %s: %s, asked over %s", called(name), peer.root, can.model, can.route)
 
 
-def _served(answer: Answer) -> list[str] | None:
-    """Ids of the served models; None where the server does not list them."""
-    if answer.status != 200:
-        return None
-    try:
-        listed = json.loads(answer.content)
-        return [str(model["id"]) for model in listed["data"]]
-    except (ValueError, KeyError, TypeError):
-        return None
+async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    return await persist(ask, patience_s=PATIENCE_SECONDS)

@@ -1,58 +1,48 @@
-"""Teacher targets of one group: rectangular arrays out of what was scored, absent rows for the rest."""
+"""Teacher targets of one group: rectangular arrays out of what was scored, absent rows for the rest.
+
+Axes: G sequences of a group, T tokens, K columns.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any
 
-from atroposlib.errors import TeacherError
+import numpy as np
+
+from atroposlib.envs.teacher_reading import Rows
 from atroposlib.types import ABSENT_ID, ABSENT_LOGPROB
 
-Number = TypeVar("Number", int, float)
-Rows = tuple[list[list[int]], list[list[float]]]
 
-
-def check_rows(rows: Rows, length: int) -> Rows:
-    """The rows of one sequence when they are one a token, with as many ids as logprobs in each.
-
-    Raises:
-        TeacherError: They are not; no value of them is used.
-    """
-    ids, logprobs = rows
-    if len(ids) != length or len(logprobs) != length:
-        raise TeacherError(
-            "the teacher's rows do not fit the sequence",
-            got=f"{len(ids)} rows of ids, {len(logprobs)} of logprobs",
-            expected=f"{length} of each",
-        )
-    if any(len(some) != len(others) for some, others in zip(ids, logprobs, strict=True)):
-        raise TeacherError("a teacher's row has another number of ids than of logprobs")
-    return rows
-
-
-def rectangular(
-    scored: Sequence[Rows | None], lengths: Sequence[int]
-) -> tuple[list[list[list[int]]], list[list[list[float]]]]:
+def rectangular(scored: Sequence[Rows | None], lengths: Sequence[int]) -> tuple[list[Any], list[Any]]:
     """``distill_token_ids`` and ``distill_logprobs`` [G][T][K] of a group.
 
     Args:
-        scored: Rows of each of the G sequences; None for a sequence that was not scored.
+        scored: Rows [T][K] of each of the G sequences, K its own; None for one that was not scored.
         lengths: Tokens T of each sequence.
 
     Returns:
-        Every row K columns wide. Position 0, missing columns and every row of a sequence that was not
-        scored are absent (id -1, logprob -9999.0).
+        G lists or G arrays each, as they came, every row K columns wide. Missing columns, and every row of a
+        sequence that was not scored, are absent (id -1, logprob -9999.0).
     """
-    columns = max((len(row) for rows in scored if rows is not None for row in rows[0]), default=1)
-    token_ids: list[list[list[int]]] = []
-    logprobs: list[list[list[float]]] = []
-    for rows, length in zip(scored, lengths, strict=True):
-        ids, values = rows if rows is not None else ([[] for _ in range(length)], [[] for _ in range(length)])
-        # Nothing precedes position 0, so no teacher speaks of it.
-        token_ids.append(_padded([[], *ids[1:]], columns, ABSENT_ID))
-        logprobs.append(_padded([[], *values[1:]], columns, ABSENT_LOGPROB))
-    return token_ids, logprobs
+    columns = max((_width(rows[0]) for rows in scored if rows is not None), default=1)
+    as_lists = any(rows is not None and not isinstance(rows[0], np.ndarray) for rows in scored)
+    filled = [_filled(rows, length, columns, as_lists) for rows, length in zip(scored, lengths, strict=True)]
+    return [ids for ids, _ in filled], [logprobs for _, logprobs in filled]
 
 
-def _padded(rows: Sequence[Sequence[Number]], columns: int, absent: Number) -> list[list[Number]]:
-    return [list(row) + [absent] * (columns - len(row)) for row in rows]
+def _width(ids: Any) -> int:
+    return len(ids[0]) if len(ids) else 0
+
+
+def _filled(rows: Rows | None, length: int, columns: int, as_lists: bool) -> Rows:
+    if rows is not None and _width(rows[0]) == columns:
+        return rows
+    ids = np.full((length, columns), ABSENT_ID, np.int32)
+    logprobs = np.full((length, columns), ABSENT_LOGPROB, np.float32)
+    if rows is not None:
+        width = _width(rows[0])
+        ids[:, :width] = rows[0]
+        logprobs = logprobs.astype(np.asarray(rows[1]).dtype, copy=False)
+        logprobs[:, :width] = rows[1]
+    return (ids.tolist(), logprobs.tolist()) if as_lists else (ids, logprobs)

@@ -32,5 +32,6 @@ def test_help_imports_no_heavy_library_and_lists_the_options(path: Path, command
     )
     assert done.returncode == 0, done.stderr
     wanted = ["--env.group_size", "--openai.base_url", "--slurm", "--config"]
-    wanted += ["--teacher.model_name", "--env.teacher_top_k"] if "distill" in path.stem else []
+    teachers = ["--teacher.model_name", "--teachers.NAME.model_name", "--env.teacher_top_k"]
+    wanted += teachers if "distill" in path.stem else []
     assert [option for option in wanted if option not in done.stdout] == []

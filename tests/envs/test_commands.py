@@ -55,6 +55,83 @@ def test_teacher_options_work_for_every_command(
     assert not env.config.ensure_scores_are_not_same
 
 
+@pytest.mark.parametrize("name", ["serve", "process", "evaluate"])
+def test_named_teachers_are_given_by_options_and_yaml(
+    command: Callable[..., Any], tokenizer_dir: Path, tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        f"teachers:\n  math: {{base_url: http://yaml, weight: 2, tokenizer_name: {tokenizer_dir}}}\n"
+        f"  code:\n    tokenizer_name: {tokenizer_dir}\n"
+        "    replicas: [{base_url: http://a, api_key: sk-one}, {base_url: http://b}]\n"
+    )
+    options = ["--teachers.math.base_url", "http://math", "--teachers.code.top-k=-1"]
+    env = command(name, "--config", str(file), *options, *teacher_flags(tokenizer_dir))
+    assert env.config.teacher_enabled
+    assert list(env.teachers) == ["teacher", "math", "code"]
+    roots = {key: [one.peer.root for one in teacher.replicas] for key, teacher in env.teachers.items()}
+    assert roots == {"teacher": ["http://t"], "math": ["http://math"], "code": ["http://a", "http://b"]}
+    settings = env._teacher_set.configs
+    assert (settings["math"].weight, settings["code"].top_k) == (2.0, -1)
+    assert "sk-one" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("--teachers.math.modelname", "did you mean --teachers.math.model_name"),
+        ("--teachers.math.weight=-1", "--teachers.math.weight: "),
+        ("--teachers.math.model_name=m", "set teachers.math.base_url"),
+        ("--teachers.teacher.base_url=http://b", "two teachers have one name"),
+    ],
+)
+def test_mistake_in_a_named_teacher_is_one_line(
+    command: Callable[..., Any],
+    tokenizer_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    option: str,
+    told: str,
+) -> None:
+    assert command("serve", *teacher_flags(tokenizer_dir), option) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert told in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--teachers.math.model_name=m"], "teachers.math: a teacher's server has no address"),
+        (
+            ["--teachers.math.base_url=http://a", "--teachers.math.tokenizer_name=/nowhere"],
+            "teachers.math.tok",
+        ),
+        (
+            ["--teachers.math.base_url=http://a", "--teachers.math.chat_template=/nowhere"],
+            "teachers.math.chat",
+        ),
+        (["--teacher.base_url=http://a", "--teacher.tokenizer_name=/nowhere"], "teacher.tokenizer_name: "),
+        (["--teacher.base_url=http://a", "--env.teacher_top_k=200", "--env.student_top_k=56"], "at most 256"),
+        (["--teacher.base_url=http://a", "--env.teacher_top_k=256"], "--env.teacher_top_k: "),
+        (["--teachers.math.base_url=http://a", "--teachers.math.api_key=a\nb"], "--teachers.math.api_key: "),
+    ],
+)
+def test_mistake_is_told_with_its_place_before_the_run(
+    command: Callable[..., Any],
+    tokenizer_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    told: str,
+) -> None:
+    name = options[0].partition("=")[0].rpartition(".")[0]
+    if not any("tokenizer_name" in option for option in options):
+        options = [*options, f"{name}.tokenizer_name={tokenizer_dir}"]
+    assert command("serve", *options) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+    assert "a\\nb" not in line
+
+
 def test_top_k_of_minus_one_is_minus_one(command: Callable[..., Any], tokenizer_dir: Path) -> None:
     env = command("serve", *teacher_flags(tokenizer_dir), "--env.teacher_top_k", "-1")
     assert env.config.teacher_top_k == -1
@@ -98,7 +175,16 @@ def test_enabled_without_a_teacher_is_one_line_and_exit_2(
         ("env: {teacher_topk: 3}", ["run.yaml:1", "env.teacher_topk", "teacher_top_k"]),
         ("teacher: {modelname: x}", ["run.yaml:1", "teacher.modelname", "model_name"]),
         ("openai:\n  - {base_url: http://a}\n  - {timeout: soon}", ["run.yaml:3", "timeout"]),
-        ("teachers: {}", ["run.yaml:1", "teachers", "teacher"]),
+        ("teachrs: {}", ["run.yaml:1", "teachrs", "teachers"]),
+        ("teachers:\n  math:\n    wieght: 2", ["run.yaml:3", "teachers.math.wieght", "weight"]),
+        (
+            "teachers:\n  math:\n    weight: -1",
+            ["run.yaml:3", "teachers.math.weight", "greater than or equal"],
+        ),
+        ("teachers:\n  math:\n    replicas:\n      - {modl: 2}", ["run.yaml:4", "replicas.0.modl"]),
+        ("teachers:\n  a b: {}", ["run.yaml:2", "teachers.a b"]),
+        ("teachers:\n  math: 5", ["run.yaml:2", "teachers.math"]),
+        ("teachers: []", ["run.yaml:1", "teachers"]),
         ("openai: http://a", ["run.yaml:1", "openai"]),
         ("env: [", ["run.yaml"]),
     ],

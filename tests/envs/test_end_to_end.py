@@ -169,15 +169,16 @@ def sequences(run: Run) -> Iterator[tuple[dict[str, Any], int]]:
 
 def test_targets_are_the_teachers_own_distribution(run: Run) -> None:
     for group, index in sequences(run):
-        ids = group["tokens"][index]
+        ids, mask = group["tokens"][index], group["masks"][index]
         exact = exact_logprobs(run.teacher_dir, ids)
         rows = zip(group["distill_token_ids"][index], group["distill_logprobs"][index], strict=True)
-        first, *scored = rows
-        assert first == ([-1] * (TOP_K + 1), [-9999.0] * (TOP_K + 1))
-        for position, (columns, logprobs) in enumerate(scored):
-            row = exact[position]
+        for position, (columns, logprobs) in enumerate(rows):
+            if mask[position] == -100:
+                assert (columns, logprobs) == ([-1] * (TOP_K + 1), [-9999.0] * (TOP_K + 1))
+                continue
+            row = exact[position - 1]
             present = [column for column in columns if column >= 0]
-            assert columns[0] == ids[position + 1]
+            assert columns[0] == ids[position]
             assert len(set(present)) == len(present) >= TOP_K
             for column, logprob in zip(present, logprobs, strict=False):
                 assert logprob == pytest.approx(row[column].item(), abs=TOLERANCE)
@@ -226,4 +227,17 @@ def test_every_trained_token_has_a_target_and_its_figures_are_journaled(run: Run
     assert {line["policy_version"] for line in sent} == {0}
     assert all(group["policy_version"] == 0 for group in run.handed_out)
     kinds = {line["kind"] for line in run.journal}
-    assert kinds == {"rollout", "teacher", "group_sent"}
+    assert kinds == {"rollout", "teacher", "group_sent", "teacher_stats"}
+
+
+def test_books_of_the_teacher_agree_with_what_was_sent(run: Run) -> None:
+    sent = [line for line in run.journal if line["kind"] == "group_sent"]
+    asked = [line for line in run.journal if line["kind"] == "teacher"]
+    (books,) = (line for line in run.journal if line["kind"] == "teacher_stats")
+    assert sum(line["scored"] for line in asked) >= sum(line["target_tokens"] for line in sent)
+    assert all(line["positions"] == line["scored"] for line in asked)
+    assert books["positions"] == books["scored"]
+    assert books["scored"]["teacher"] >= sum(line["target_tokens"] for line in sent)
+    told = books["metrics"]
+    assert told["teacher/teacher/asked"] == told["teacher/teacher/scored"] + told["teacher/teacher/cancelled"]
+    assert told["teacher/teacher/scored"] >= sum(line["sequences"] for line in asked)

@@ -13,6 +13,7 @@ import pytest
 from atroposlib.config.server import APIServerConfig, ServerBaseline
 from atroposlib.config.yaml_file import YamlFile
 from atroposlib.envs import teacher_distillation_env as module
+from atroposlib.envs import teacher_set
 from atroposlib.envs.base import BaseEnv
 from atroposlib.envs.teacher_distillation_env import TeacherDistillationConfig, TeacherDistillationEnv
 from atroposlib.errors import ConfigError, TeacherError, TeacherUnreachable
@@ -351,21 +352,23 @@ async def test_mask_hides_the_failed_sequence_and_keeps_the_rest(
     out: Any = await env._attach_teacher_distillation(two_sequences())
     assert out["distill_token_ids"] == [[ABSENT] * 3, [ABSENT, [5, 100, 101]]]
     assert out["distill_logprobs"][0] == [[-9999.0] * 3] * 3
-    assert env.runtime.counters.teacher_failures == 1
+    assert env.runtime.counters.teacher_failures == {"teacher.bad_reply": 1}
+    assert env.runtime.counters.masked == {"teacher_bad_reply": 2}
     line = read_journal(tmp_path / "journal.jsonl")[0]
     assert (line["kind"], line["sequences"], line["tokens"], line["failed"]) == ("teacher", 2, 5, 1)
+    assert (line["teacher"], line["positions"], line["scored"]) == ("teacher", 3, 1)
 
 
 async def test_group_without_any_scored_sequence_is_dropped(teacher_env: Callable[..., Env]) -> None:
     env = teacher_env(Teacher(1, 4))
     assert await env._attach_teacher_distillation(two_sequences()) is None
-    assert env.runtime.counters.dropped == {"teacher_failed": 1}
+    assert env.runtime.counters.dropped == {"teacher_bad_reply": 1}
 
 
 async def test_drop_policy_drops_the_group_for_one_failure(teacher_env: Callable[..., Env]) -> None:
     env = teacher_env(Teacher(1), on_teacher_failure="drop")
     assert await env._attach_teacher_distillation(two_sequences()) is None
-    assert env.runtime.counters.dropped == {"teacher_failed": 1}
+    assert env.runtime.counters.dropped == {"teacher_bad_reply": 1}
 
 
 async def test_send_without_keeps_the_group_without_targets(teacher_env: Callable[..., Env]) -> None:
@@ -383,7 +386,7 @@ async def test_rows_of_another_length_count_as_a_failure(teacher_env: Callable[.
 
     env = teacher_env(Short())
     assert await env._attach_teacher_distillation(two_sequences()) is None
-    assert env.runtime.counters.teacher_failures == 2
+    assert env.runtime.counters.teacher_failures == {"teacher.bad_reply": 2}
 
 
 async def test_outage_is_told_once_and_its_end_too(
@@ -396,7 +399,7 @@ async def test_outage_is_told_once_and_its_end_too(
         await env._attach_teacher_distillation(two_sequences())
     teacher.failing = ()
     await env._attach_teacher_distillation(two_sequences())
-    told = [record.message for record in caplog.records if record.name == module.__name__]
+    told = [record.message for record in caplog.records if record.name == teacher_set.__name__]
     assert len(told) == 2
     assert "away" in told[0]
     assert told[1] == "the teacher answers again"
@@ -453,7 +456,7 @@ async def test_teacher_is_asked_only_for_groups_that_pass_the_filters(
     assert len(teacher.asked) == 2
     assert env.runtime.counters.dropped == {"size_mismatch": 1, "too_long": 1}
     assert len(api.groups) == 1
-    assert api.groups[0]["distill_token_ids"][0][1] == [2, 100, 101]
+    assert api.groups[0]["distill_token_ids"][0] == [ABSENT, ABSENT, [3, 100, 101], [4, 100, 101]]
 
 
 async def test_equal_scores_teach_all_the_same(api: FakeApi, teacher_env: Callable[..., Env]) -> None:
@@ -480,8 +483,9 @@ async def test_whole_run_with_a_failing_teacher_sends_only_real_targets(
     env: Any = teacher_env(teacher, ToyTeacherEnv, rollout_server_url=api.url, total_steps=8)
     await env.env_manager()
     assert {group["tokens"][0][0] % 3 for group in api.groups} <= {0, 2}
-    assert all(group["distill_token_ids"][0][1][0] == 2 for group in api.groups)
-    assert env.runtime.counters.dropped["teacher_failed"] >= 1
+    assert all(group["distill_token_ids"][0][2] == [3, 100, 101] for group in api.groups)
+    assert env.runtime.counters.dropped["teacher_bad_reply"] >= 1
+    assert env.runtime.counters.requeued["teacher_bad_reply"] >= 3
 
 
 # What the command line turns on.

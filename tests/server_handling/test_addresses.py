@@ -70,6 +70,13 @@ def test_an_unsupported_server_type_is_refused_by_name(kind: str) -> None:
         server_configs([config])
 
 
+def test_a_teacher_may_be_an_sglang_server() -> None:
+    config = APIServerConfig(base_url="http://a", server_type="sglang")
+    assert server_configs([config], teacher=True) == [config]
+    with pytest.raises(ConfigError, match="got trl, expected openai or vllm or sglang"):
+        server_configs([APIServerConfig(base_url="http://a", server_type="trl")], teacher=True)
+
+
 @pytest.mark.usefixtures("scontrol")
 def test_slurm_gives_every_inference_node_one_server_a_tensor_parallel_group(
     monkeypatch: pytest.MonkeyPatch,

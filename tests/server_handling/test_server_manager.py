@@ -205,7 +205,7 @@ async def test_get_logprobs_of_text_uses_the_servers_own_ids() -> None:
     async with pool() as (manager, [server]):
         payload = await manager.get_logprobs(prompt="!#%", top_k=0)
     assert payload["prompt_tokens"] == [33, 35, 37]
-    assert server.asked(PATH)[0].body["prompt"] == [33, 35, 37]
+    assert server.asked(PATH)[-1].body["prompt"] == [33, 35, 37]
 
 
 async def test_a_request_without_a_prompt_is_refused() -> None:

@@ -113,7 +113,7 @@ async def test_refusals_of_the_server_are_told_with_their_fix(manager: ServerMan
 
 async def test_a_wrong_model_name_is_told_with_the_right_ones(url: str) -> None:
     async with ServerManager([APIServerConfig(base_url=url, model_name="nobody", timeout=60)]) as manager:
-        with pytest.raises(TeacherError, match=r"Valid aliases: tiny.*model_name"):
+        with pytest.raises(TeacherError, match=r"got nobody, expected tiny.*model_name"):
             await manager.score(PROMPT, 1)
 
 

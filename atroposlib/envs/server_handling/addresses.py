@@ -16,13 +16,14 @@ GPUS_PER_NODE = 8
 
 
 def server_configs(
-    configs: ServerBaseline | Sequence[APIServerConfig], *, slurm: bool = False
+    configs: ServerBaseline | Sequence[APIServerConfig], *, slurm: bool = False, teacher: bool = False
 ) -> list[APIServerConfig]:
     """One config for every server meant by ``configs``.
 
     An APIServerConfig with a base_url is that server, alone or in a list. A bare ServerBaseline, or a bare
     APIServerConfig without base_url, means the nodes of the Slurm job this process runs in, else localhost on
     ports 9004 to 9007. With ``slurm`` the first config of a list is repeated for the job's inference nodes.
+    A ``teacher`` may be an SGLang server; nothing can be sampled from one here.
 
     Raises:
         ConfigError: No servers, an unusable base_url or server_type, or a Slurm job without its nodes.
@@ -35,13 +36,14 @@ def server_configs(
         found = list(configs)
     if not found:
         raise ConfigError("no model server is configured", fix="give at least one server under openai")
+    supported = ("openai", "vllm", "sglang") if teacher else ("openai", "vllm")
     for config in found:
         server_root(config.base_url)  # refuse it here, not at the first request
-        if config.server_type not in ("openai", "vllm"):
+        if config.server_type not in supported:
             raise ConfigError(
                 "a server_type that is not supported",
                 got=config.server_type,
-                expected="openai or vllm (both speak the /v1 routes of a stock vLLM)",
+                expected=f"{' or '.join(supported)} (the first two both mean the routes of a stock vLLM)",
             )
     return found
 

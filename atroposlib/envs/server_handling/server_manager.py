@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 import aiohttp
 
 from atroposlib.config.server import APIServerConfig, ServerBaseline, ServerManagerConfig
+from atroposlib.config.teacher import TeacherLimits
 from atroposlib.envs.server_handling.addresses import server_configs
 from atroposlib.envs.server_handling.managed_server import ManagedServer
 from atroposlib.envs.server_handling.pool import ServerPool, together
@@ -19,10 +20,11 @@ from atroposlib.envs.server_handling.split import join_replies, join_samples, si
 from atroposlib.envs.server_handling.student import STUDENT, chat_once, sample_once, text_once
 from atroposlib.envs.server_handling.tokenizers import load_tokenizer
 from atroposlib.envs.server_handling.weight_version import read_version, step_of
-from atroposlib.errors import UsageError
-from atroposlib.teacher.client import score_once, tokenize_once
+from atroposlib.errors import ConfigError, UsageError
 from atroposlib.teacher.persistence import PATIENCE_S, Passing, persist
 from atroposlib.teacher.scores import to_lists
+from atroposlib.teacher.served_tokenizer import tokenize_once
+from atroposlib.teacher.teacher import Teacher
 from atroposlib.teacher.transport import TEACHER, Peer
 from atroposlib.types import Completion, TeacherScores
 
@@ -43,11 +45,15 @@ class ServerManager:
     exact for samples drawn at temperature 1 with top_p 1. For other settings start the student with
     ``--logprobs-mode processed_logprobs`` and apply the same temperature to the trainer's logits.
 
+    Prompts are scored by a :class:`atroposlib.teacher.teacher.Teacher` over the same servers.
+
     Args:
         configs: The servers; see :func:`atroposlib.envs.server_handling.addresses.server_configs`.
         slurm: Take the addresses from the Slurm job.
         testing: No servers; every request is refused.
         patience_s: Seconds over which a request is repeated while no server can take it.
+        teacher: Whether the servers are a teacher's. Their weights never change then, so that one which
+            comes back with other weights is set aside, and they may be SGLang's.
     """
 
     def __init__(
@@ -57,10 +63,13 @@ class ServerManager:
         testing: bool = False,
         *,
         patience_s: float = PATIENCE_S,
+        teacher: bool = False,
     ) -> None:
-        self._configs = [] if testing else server_configs(configs, slurm=slurm)
+        self._configs = [] if testing else server_configs(configs, slurm=slurm, teacher=teacher)
         self._pool = ServerPool(self._configs, patience_s=patience_s)
         self._patience_s = patience_s
+        self._are_teachers = teacher
+        self._teacher: Teacher | None = None
         self._tokenizer: Any = None
         self._version_answered = False
 
@@ -108,20 +117,17 @@ class ServerManager:
         drawn = await self.sample(_prompt(kwargs), **_without(kwargs, "input_ids", "prompt"))
         return drawn.prompt_ids, drawn.token_ids, drawn.logprobs, drawn.finish_reasons
 
-    async def score(self, ids: Sequence[int], top_k: int, *, split: Split = "train") -> TeacherScores:
-        """The pool's model as a teacher: see :func:`atroposlib.teacher.client.score`."""
-
-        async def once(session: aiohttp.ClientSession, peer: Peer) -> TeacherScores:
-            return await score_once(session, peer, ids, top_k)
-
-        return await self._pool.dispatch(TEACHER, split, once)
+    async def score(self, ids: Sequence[int], top_k: int, start: int = 1) -> TeacherScores:
+        """The pool's model as a teacher: see :meth:`atroposlib.teacher.teacher.Teacher.score`."""
+        return await self._as_teacher().score(ids, top_k, start)
 
     async def get_logprobs(self, **kwargs: Any) -> dict[str, Any]:
         """The pool's model as a teacher, answered as Atropos does.
 
         Args:
-            **kwargs: ``input_ids`` or ``prompt`` (T tokens), ``top_k`` (default 0) and ``split``.
-                ``max_tokens`` has no effect: scoring always samples one token and forgets it.
+            **kwargs: ``input_ids`` or ``prompt`` (T tokens) and ``top_k`` (default 0). ``max_tokens`` and
+                ``split`` have no effect: what scoring samples is forgotten, and all of it is bounded by
+                ``num_max_requests_at_once``.
 
         Returns:
             ``prompt_tokens`` [T], ``prompt_topk_token_ids`` [T][K] and ``prompt_topk_logprobs`` [T][K] with
@@ -129,12 +135,11 @@ class ServerManager:
             (-1 and -9999.0).
 
         Raises:
-            TeacherError: As :func:`atroposlib.teacher.client.score`.
+            TeacherError: As :meth:`atroposlib.teacher.teacher.Teacher.score`.
         """
         prompt = _prompt(kwargs)
-        split = _split(kwargs)
-        ids = await self._tokenize(prompt, split) if isinstance(prompt, str) else list(prompt)
-        scores = await self.score(ids, int(kwargs.get("top_k") or 0), split=split)
+        ids = await self._tokenize(prompt, _split(kwargs)) if isinstance(prompt, str) else list(prompt)
+        scores = await self.score(ids, int(kwargs.get("top_k") or 0))
         token_ids, logprobs = to_lists(scores, len(ids))
         return {"prompt_tokens": ids, "prompt_topk_token_ids": token_ids, "prompt_topk_logprobs": logprobs}
 
@@ -184,16 +189,19 @@ class ServerManager:
         yield ManagedServer(self, tokenizer)
 
     def metrics(self) -> dict[str, float]:
-        """``server_<i>/<name>`` of every server: see :meth:`Server.metrics`."""
-        return {
+        """``server_<i>/<name>`` of every server: see :meth:`Server.metrics`; and what was scored."""
+        told = {
             f"server_{index}/{name}": value
             for index, server in enumerate(self.servers)
             for name, value in server.metrics().items()
         }
+        return told if self._teacher is None else told | self._teacher.stats.metrics()
 
     async def close(self) -> None:
         """Close all connections."""
         await self._pool.close()
+        if self._teacher is not None:
+            await self._teacher.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -202,6 +210,15 @@ class ServerManager:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def _as_teacher(self) -> Teacher:
+        if not self._configs:
+            raise ConfigError("there is no model server to ask", fix="run without testing")
+        if self._teacher is None:
+            limits = TeacherLimits(patience_s=self._patience_s)
+            name = "teacher" if self._are_teachers else "student"
+            self._teacher = Teacher(name, self._configs, limits, steady=self._are_teachers)
+        return self._teacher
 
     async def _tokenize(self, text: str, split: Split) -> list[int]:
         async def once(session: aiohttp.ClientSession, peer: Peer) -> list[int]:
