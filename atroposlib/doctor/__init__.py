@@ -1,0 +1,1 @@
+"""`atropos doctor`: every check of the teacher and student servers before a run costs anything."""
