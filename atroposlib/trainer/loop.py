@@ -19,8 +19,8 @@ from atroposlib.trainer.checkpoint import (
     prune_checkpoints,
     save_checkpoint,
 )
-from atroposlib.trainer.client import LeasedBatch
 from atroposlib.trainer.events import batch_fields, step_line
+from atroposlib.trainer.leases import LeasedBatch
 from atroposlib.trainer.prefetch import BatchPrefetcher
 from atroposlib.trainer.settling import Settling
 from atroposlib.trainer.step import StepResult, build_optimizer, learning_rate, train_step
@@ -60,7 +60,7 @@ class TrainingRun:
         self.groups_taken = 0
         self.groups_trained = 0
         self.groups_dropped: Counter[str] = Counter()
-        self.settling = Settling(batches.client, journal, start)
+        self.settling = Settling(batches.source, journal, start)
         self._settings = settings
         self._source = source
         self._trainer_id = start.trainer_id

@@ -7,7 +7,8 @@ import threading
 from concurrent.futures import Future, TimeoutError
 
 from atroposlib.errors import AtroposError
-from atroposlib.trainer.client import LeasedBatch, TrainerClient
+from atroposlib.trainer.leases import LeasedBatch
+from atroposlib.trainer.source import BatchSource
 from atroposlib.trainer.waiting import BatchWait
 
 logger = logging.getLogger(__name__)
@@ -19,16 +20,16 @@ class BatchPrefetcher:
     """Asks for batches on request.
 
     Args:
-        client: A registered client; closed by :meth:`close`.
+        source: Where batches come from; closed by :meth:`close`.
         poll_interval_s: Seconds between two questions.
         lease_s: Seconds without a sign of life after which a batch is delivered again.
 
     Attributes:
-        client: The client, which batches are acked with.
+        source: The same, which batches are acked with.
     """
 
-    def __init__(self, client: TrainerClient, poll_interval_s: float, lease_s: float) -> None:
-        self.client = client
+    def __init__(self, source: BatchSource, poll_interval_s: float, lease_s: float) -> None:
+        self.source = source
         self._poll_interval_s = poll_interval_s
         self._lease_s = lease_s
         self._pending: Future[LeasedBatch | None] | None = None
@@ -61,7 +62,7 @@ class BatchPrefetcher:
 
     def close(self) -> int:
         """Stop fetching and give back what was not acked; returns how many groups nobody took."""
-        self.client.stop.set()
+        self.source.stop.set()
         unused = 0
         if self._pending is not None:
             try:
@@ -71,7 +72,7 @@ class BatchPrefetcher:
                 logger.warning("the API still answers at the end of the run; its last batch is not counted")
             except AtroposError as error:
                 logger.warning("%s", error)
-        self.client.close()
+        self.source.close()
         return unused
 
     def _fetch(self, future: Future[LeasedBatch | None]) -> None:
@@ -81,12 +82,12 @@ class BatchPrefetcher:
             future.set_exception(error)
 
     def _poll(self) -> LeasedBatch | None:
-        """Ask until there is a batch; None when the client was stopped meanwhile."""
-        wait = BatchWait(self.client)
-        while not self.client.stop.is_set():
-            batch = self.client.lease(lease_s=self._lease_s)
+        """Ask until there is a batch; None when it was stopped meanwhile."""
+        wait = BatchWait(self.source)
+        while not self.source.stop.is_set():
+            batch = self.source.lease(lease_s=self._lease_s)
             if batch is not None:
                 return batch
             wait.no_batch()
-            self.client.stop.wait(self._poll_interval_s)
+            self.source.stop.wait(self._poll_interval_s)
         return None

@@ -14,8 +14,10 @@ from atroposlib.errors import EXIT_OK, AtroposError
 from atroposlib.journal import Journal
 from atroposlib.trainer.checkpoint import CheckpointFacts, read_facts, refuse_used_directory
 from atroposlib.trainer.client import Registered, TrainerClient
+from atroposlib.trainer.files import open_files
 from atroposlib.trainer.model_files import model_directory
 from atroposlib.trainer.prefetch import BatchPrefetcher
+from atroposlib.trainer.source import BatchSource
 from atroposlib.trainer.weight_sync import StudentServer, WeightSync
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ def run(settings: TrainerSettings) -> int:
     """Train to ``total_steps`` and return the exit code.
 
     Raises:
-        UsageError: The model, the device or the output directory cannot be used.
+        UsageError: The model, the data, the device or the output directory cannot be used.
         ApiError: The trajectory API refused or was unreachable for too long.
         StudentError: The student's server did not take new weights.
         RunError: Loss or gradients were not finite, or batches had no target, several times in a row; or
@@ -41,14 +43,22 @@ def run(settings: TrainerSettings) -> int:
     refuse_used_directory(Path(settings.output_dir))
     journal = Journal(settings.journal_path)
     start = starting_point(settings, source)
+    settings, batch_source = _open_source(settings, start)
+    batches = BatchPrefetcher(batch_source, settings.poll_interval_s, settings.lease_s)
+    with sigterm_as_interrupt():
+        _train(settings, source, start, batches, journal)
+    return EXIT_OK
+
+
+def _open_source(settings: TrainerSettings, start: CheckpointFacts) -> tuple[TrainerSettings, BatchSource]:
+    """Where batches come from, and the settings with the steps that they make."""
+    if settings.data is not None:
+        return open_files(settings, start)
     client = TrainerClient(settings.api_url, give_up_after_s=settings.api_timeout_s)
     client.info()
     registered = client.register(registration(settings, start.step), start.trainer_id, start.batch_id)
     _tell_what_went_before(client, start, registered)
-    batches = BatchPrefetcher(client, settings.poll_interval_s, settings.lease_s)
-    with sigterm_as_interrupt():
-        _train(settings, source, start, batches, journal)
-    return EXIT_OK
+    return settings, client
 
 
 def starting_point(settings: TrainerSettings, source: Path) -> CheckpointFacts:

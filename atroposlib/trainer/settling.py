@@ -7,7 +7,8 @@ import logging
 from atroposlib.errors import ApiError
 from atroposlib.journal import Journal
 from atroposlib.trainer.checkpoint import CheckpointFacts
-from atroposlib.trainer.client import LeasedBatch, TrainerClient
+from atroposlib.trainer.leases import LeasedBatch
+from atroposlib.trainer.source import BatchSource
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +20,7 @@ class Settling:
     """What of the batches is in these weights.
 
     Args:
-        client: The API.
+        source: Where the batches come from.
         journal: Where lost leases are written.
         start: What is in the weights that the run starts from.
 
@@ -29,11 +30,11 @@ class Settling:
         leases_lost: Batches that are in these weights, and that the API may have given to others.
     """
 
-    def __init__(self, client: TrainerClient, journal: Journal, start: CheckpointFacts) -> None:
+    def __init__(self, source: BatchSource, journal: Journal, start: CheckpointFacts) -> None:
         self.last_acked = start.batch_id
         self.lost = list(start.lost)
         self.leases_lost = 0
-        self._client = client
+        self._source = source
         self._journal = journal
         self._spent = set(start.lost)
 
@@ -49,7 +50,7 @@ class Settling:
         if batch.batch_id is not None:
             self._spent.add(batch.batch_id)
         try:
-            self._client.ack(batch)
+            self._source.ack(batch)
         except ApiError as error:
             if error.code not in NOT_OURS_ANY_MORE:
                 raise
@@ -68,7 +69,7 @@ class Settling:
         if self.last_acked is None:
             return
         try:
-            self._client.commit(self.last_acked)
+            self._source.commit(self.last_acked)
         except ApiError as error:
             if error.code not in NOT_OURS_ANY_MORE:
                 raise

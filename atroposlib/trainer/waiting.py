@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from atroposlib.errors import RunError
-from atroposlib.trainer.client import TrainerClient
+from atroposlib.trainer.source import BatchSource
 
 logger = logging.getLogger(__name__)
 
@@ -22,12 +22,12 @@ class BatchWait:
     """Told of every answer without a batch.
 
     Args:
-        client: Asks the API's /v1/status; a server without that route is polled for ever.
+        source: Asked for its status; one that has none is polled for ever.
         clock: Seconds that never go backwards.
     """
 
-    def __init__(self, client: TrainerClient, clock: Callable[[], float] = time.monotonic) -> None:
-        self._client = client
+    def __init__(self, source: BatchSource, clock: Callable[[], float] = time.monotonic) -> None:
+        self._source = source
         self._clock = clock
         self._start = self._looked = self._said = self._alive = clock()
         self._received: int | None = None
@@ -43,7 +43,7 @@ class BatchWait:
         if now - self._looked < LOOK_EVERY_S:
             return
         self._looked = now
-        status = self._client.status() or {}
+        status = self._source.status() or {}
         if now - self._said >= SAY_WAITING_EVERY_S:
             self._said = now
             reason = _reason(status)
@@ -60,7 +60,7 @@ class BatchWait:
             raise RunError(
                 "every environment has left, and what is queued makes no batch",
                 code="train.no_environment",
-                where=f"{self._client.url}/v1/status",
+                where=f"{self._source.url}/v1/status",
                 got=_reason(status) or f"queued: {status.get('queue')}",
                 fix="start an environment and train again, with the last checkpoint as model",
             )

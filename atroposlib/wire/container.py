@@ -1,6 +1,6 @@
 """Named arrays as one block of bytes: safetensors' layout, its data optionally compressed with zstd.
 
-Knows nothing of groups. The layout is told in docs/wire.md.
+Knows nothing of what they mean; a block's format names it. The layout is told in docs/wire.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Arrays = dict[str, NDArray[Any]]
 ALIGNMENT = 64
 """Data starts at a multiple of this many bytes, so that views of a mapped or spliced frame are aligned."""
 
-FORMAT = "atropos-group"
+GROUP_FORMAT = "atropos-group"
 VERSION = "1"
 
 _LENGTH_BYTES = 8
@@ -52,8 +52,8 @@ class _PerThread(threading.local):
 _zstd = _PerThread()
 
 
-def write(arrays: Mapping[str, NDArray[Any]], codec: Codec) -> bytes:
-    """Encode arrays (int32, float32, float16, uint8; at most two axes).
+def write(arrays: Mapping[str, NDArray[Any]], codec: Codec, kind: str = GROUP_FORMAT) -> bytes:
+    """Encode arrays (int32, float32, float16, uint8; at most two axes) as a frame of the format ``kind``.
 
     Larger items come first, so that every array starts at a multiple of its item's size. Data that would
     compress beyond the limits' ratio stays as it is, whatever ``codec`` says.
@@ -74,20 +74,20 @@ def write(arrays: Mapping[str, NDArray[Any]], codec: Codec) -> bytes:
         # Nobody would read what looks like a bomb.
         fits = len(data) <= DEFAULT.most_inflated(len(compressed))
         codec, data = ("zstd", compressed) if fits else ("none", data)
-    header = {_METADATA: {"format": FORMAT, "version": VERSION, "codec": codec}, **entries}
+    header = {_METADATA: {"format": kind, "version": VERSION, "codec": codec}, **entries}
     text = orjson.dumps(header)
     text += b" " * (-(_LENGTH_BYTES + len(text)) % ALIGNMENT)
     return b"".join((len(text).to_bytes(_LENGTH_BYTES, "little"), text, data))
 
 
-def read(frame: bytes | memoryview, limits: Limits = DEFAULT) -> Arrays:
-    """Decode a frame into read-only views of it, or of its decompressed data.
+def read(frame: bytes | memoryview, limits: Limits = DEFAULT, kind: str = GROUP_FORMAT) -> Arrays:
+    """Decode a frame of the format ``kind`` into read-only views of it, or of its decompressed data.
 
     Raises:
-        WireError: wire.bad_encoding when the frame is broken or of another version, wire.too_large beyond
-            a limit; nothing is inflated before its size is known to be allowed.
+        WireError: wire.bad_encoding when the frame is broken or of another format or version,
+            wire.too_large beyond a limit; nothing is inflated before its size is known to be allowed.
     """
-    codec, entries, start = _read_header(frame, limits)
+    codec, entries, start = _read_header(frame, limits, kind)
     size = _check_tiling(entries)
     data = memoryview(frame)[start:]
     if size > limits.inflated_bytes:
@@ -104,7 +104,7 @@ def read(frame: bytes | memoryview, limits: Limits = DEFAULT) -> Arrays:
 
 def sizes(frame: bytes | memoryview, limits: Limits = DEFAULT) -> dict[str, int]:
     """Bytes that each array of a frame takes, as its header says. Raises like :func:`read`."""
-    entries = _read_header(frame, limits)[1]
+    entries = _read_header(frame, limits, GROUP_FORMAT)[1]
     _check_tiling(entries)
     return {name: end - begin for name, (_, _, begin, end) in entries.items()}
 
@@ -112,7 +112,7 @@ def sizes(frame: bytes | memoryview, limits: Limits = DEFAULT) -> dict[str, int]
 Entry = tuple[np.dtype[Any], tuple[int, ...], int, int]
 
 
-def _read_header(frame: bytes | memoryview, limits: Limits) -> tuple[str, dict[str, Entry], int]:
+def _read_header(frame: bytes | memoryview, limits: Limits, kind: str) -> tuple[str, dict[str, Entry], int]:
     """Codec, the entry (dtype, shape, begin, end) of each array, and where the data starts."""
     length = int.from_bytes(frame[:_LENGTH_BYTES], "little")
     start = _LENGTH_BYTES + length
@@ -120,14 +120,28 @@ def _read_header(frame: bytes | memoryview, limits: Limits) -> tuple[str, dict[s
         raise too_large("the frame's header is too large", got=length, most=f"{limits.header_bytes} bytes")
     if start > len(frame) or start % ALIGNMENT:
         raise _broken("this is no frame, or it is cut off", got=f"{len(frame)} bytes, header of {length}")
-    try:
-        header = json.loads(bytes(frame[_LENGTH_BYTES:start]), object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise _broken("the frame's header is no JSON", got=str(error)[:200]) from error
+    header = _parse(bytes(frame[_LENGTH_BYTES:start]))
     if not isinstance(header, dict):
         raise _broken("the frame's header is no JSON object", got=type(header).__name__)
-    codec = _read_metadata(header.pop(_METADATA, None))
+    codec = _read_metadata(header.pop(_METADATA, None), kind)
     return codec, {name: _read_entry(name, entry) for name, entry in header.items()}, start
+
+
+def _parse(text: bytes) -> Any:
+    """The header's JSON; a key that is there twice is refused, since readers would differ on which counts."""
+    try:
+        header = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        header = None
+    if isinstance(header, dict):
+        keys = len(header) + sum(len(entry) for entry in header.values() if isinstance(entry, dict))
+        # One colon a pair: as many as keys were kept means that none was there twice.
+        if text.count(b":") == keys:
+            return header
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise _broken("the frame's header is no JSON", got=str(error)[:200]) from error
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -137,9 +151,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _read_metadata(metadata: Any) -> str:
-    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
-        raise _broken("this is no frame of a group", where=_METADATA, expected=f"format {FORMAT}")
+def _read_metadata(metadata: Any, kind: str) -> str:
+    if not isinstance(metadata, dict) or metadata.get("format") != kind:
+        raise _broken("the frame is of another format", where=_METADATA, expected=f"format {kind}")
     if metadata.get("version") != VERSION:
         got = short(metadata.get("version"))
         raise _broken("the frame's version is unknown", where=_METADATA, got=got, expected=VERSION)
