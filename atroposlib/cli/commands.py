@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand that is a settings class and a function of it.
+    """A subcommand: a settings class and a function of it, or a command class.
 
     Attributes:
-        settings: Settings class as `module:Class`.
-        target: Function as `module:function`; takes the settings, returns an exit code or None.
+        settings: Settings class, or subclass of Cmd, as `module:Class`.
+        target: Function as `module:function`; takes the settings, returns an exit code or None. None
+            where the class runs itself.
         summary: One line for the list of commands.
     """
 
     settings: str
-    target: str
+    target: str | None
     summary: str
 
 
@@ -41,6 +42,16 @@ COMMANDS: dict[str, Command] = {
         "atroposlib.api.tokens:make",
         "Make a token for the trajectory API and print it once.",
     ),
+    "doctor": Command(
+        "atroposlib.doctor.command:DoctorCommand",
+        None,
+        "Examine the teacher and student servers of an environment before a run.",
+    ),
+    "score": Command(
+        "atroposlib.config.scoring:ScoreSettings",
+        "atroposlib.scoring.run:run",
+        "Score the rows of a file with teachers, to be trained on without the trajectory API.",
+    ),
     "train": Command(
         "atroposlib.config.trainer:TrainerSettings",
         "atroposlib.trainer.run:run",
@@ -51,5 +62,5 @@ COMMANDS: dict[str, Command] = {
 LISTINGS: dict[str, str] = {
     "options": "List every option of a command, or of all commands.",
     "errors": "List every error code and what it means.",
-    "metrics": "List every metric of the trajectory API.",
+    "metrics": "List every metric of the trajectory API and of teachers.",
 }

@@ -16,8 +16,9 @@ def errors(argv: list[str]) -> int:
 
 
 def metrics(argv: list[str]) -> int:
-    """Print every metric of GET /metrics with its type and labels."""
+    """Print every metric of GET /metrics with its type and labels, then what environments log of teachers."""
     from atroposlib.api.metric_table import METRICS
+    from atroposlib.teacher.metric_table import COVERAGE_METRIC, PREFIX, TEACHER_METRICS
 
     _refuse_options("metrics", argv)
     shown = {
@@ -27,6 +28,12 @@ def metrics(argv: list[str]) -> int:
     width = max(map(len, shown.values())) + 2
     for metric in METRICS:
         print(shown[metric].ljust(width) + metric.kind.ljust(len("histogram") + 2) + metric.help)
+    print("\nLogged by environments (wandb, journal):")
+    for name, meaning in [
+        *((PREFIX + name, told) for name, told in TEACHER_METRICS.items()),
+        COVERAGE_METRIC,
+    ]:
+        print(name.ljust(width) + meaning)
     return EXIT_OK
 
 

@@ -45,10 +45,12 @@ def _overview() -> str:
 
 
 def _run_settings(name: str, argv: list[str]) -> int:
-    from atroposlib.config.runner import load_name, run_settings
+    from atroposlib.config.runner import load_name, run, run_settings
 
-    command = COMMANDS[name]
-    return run_settings(load_name(command.settings), command.target, argv, f"{PROG} {name}")
+    command, prog = COMMANDS[name], f"{PROG} {name}"
+    if command.target is None:
+        return run(load_name(command.settings), argv, prog)
+    return run_settings(load_name(command.settings), command.target, argv, prog)
 
 
 def _run_listing(name: str, argv: list[str]) -> int:

@@ -17,6 +17,7 @@ NEEDS_TORCH = (
     "atroposlib.modelserver",
     "atroposlib.trainer",
     "atroposlib.demo",
+    "atroposlib.vllm_plugin",
 )
 FREE_ALL_THE_SAME = (
     "atroposlib.trainer.client",
