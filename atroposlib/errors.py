@@ -98,6 +98,7 @@ class AtroposError(Exception):
 
     Attributes:
         timed_out: Whether the request's deadline passed, which is no sign that the server is away.
+        servers_at_fault: Whether no server could take the request whatever it was, until somebody mends one.
     """
 
     default_code: ClassVar[str] = "run.failed"
@@ -124,6 +125,7 @@ class AtroposError(Exception):
         self.expected = expected
         self.fix = fix
         self.timed_out = False
+        self.servers_at_fault = False
 
     def __str__(self) -> str:
         where = f"{self.where}: " if self.where else ""

@@ -32,8 +32,6 @@ LONGEST_OUTAGE_PAUSE_SECONDS = 30.0
 NO_GROUP = "no_group"
 ROLLOUT_FAILED = "rollout_failed"
 WORKER_TIMEOUT = "worker_timeout"
-SET_ASIDE = ("teacher.changed", "teacher.no_route")
-"""Failures of a teacher of which no server can be used until somebody mends one."""
 
 
 @dataclass(eq=False)
@@ -239,4 +237,4 @@ def _is_outage(error: BaseException) -> bool:
     """Whether a server is away or another one than before, rather than slow or unwilling."""
     if not isinstance(error, AtroposError):
         return False
-    return error.code in SET_ASIDE or (error.code.endswith(".unreachable") and not error.timed_out)
+    return error.servers_at_fault or (error.code.endswith(".unreachable") and not error.timed_out)

@@ -136,7 +136,7 @@ def verdict(policy: str, answers: Sequence[TeacherAnswer]) -> tuple[Verdict, Exc
 
 
 def _is_final(failure: Any) -> bool:
-    return isinstance(failure, AtroposError) and failure.code in FINAL
+    return isinstance(failure, AtroposError) and failure.code in FINAL and not failure.servers_at_fault
 
 
 def first_reason(answers: Sequence[TeacherAnswer]) -> str:

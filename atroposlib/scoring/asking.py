@@ -17,7 +17,7 @@ from atroposlib.envs.teacher_answers import OVERLENGTH, SILENT, reason_of
 from atroposlib.envs.teacher_context import ContextRenderer, context_of
 from atroposlib.envs.teacher_reading import Part, plain_part
 from atroposlib.envs.teacher_routing import Assignment, assigned
-from atroposlib.errors import ConfigError, TeacherError, TeacherUnreachable
+from atroposlib.errors import ConfigError, TeacherError
 from atroposlib.scoring.chat import RowError
 from atroposlib.scoring.counts import Counts, TeacherCounts
 from atroposlib.scoring.rows import Row
@@ -158,7 +158,7 @@ class Panel:
         try:
             scores = await teacher.scorer.score(reading.ids, assignment.top_k, reading.start)
         except TeacherError as error:
-            if isinstance(error, TeacherUnreachable) or error.code in OUTAGES:
+            if error.servers_at_fault or error.code in OUTAGES:
                 raise
             return error
         return replace(scores, start=scores.start - reading.shift)

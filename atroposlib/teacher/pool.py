@@ -149,7 +149,9 @@ class ReplicaPool:
         """Stop its clock while a server is fit and busy; tell it when all of its servers are set aside."""
         candidates = self._candidates(waiter)
         if not waiter.turn.done() and all(one.breaker.state == "aside" for one in candidates):
-            waiter.turn.set_exception(self.trouble(candidates))
+            trouble = self.trouble(candidates)
+            trouble.servers_at_fault = len(candidates) == len(self.replicas)
+            waiter.turn.set_exception(trouble)
         if waiter.turn.done() or not any(one.ready for one in candidates):
             waiter.deadline.go()
         else:

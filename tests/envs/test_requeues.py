@@ -107,7 +107,11 @@ async def test_refused_group_is_not_asked_again(api: FakeApi, make: Callable[...
     assert env.runtime.counters.dropped == {"teacher_refused": 1}
 
 
-@pytest.mark.parametrize("error", [TeacherUnreachable("away"), TeacherError("away", code="teacher.changed")])
+LOCKED_OUT = TeacherError("wrong key", code="teacher.refused")
+LOCKED_OUT.servers_at_fault = True
+
+
+@pytest.mark.parametrize("error", [TeacherUnreachable("away"), LOCKED_OUT])
 async def test_outage_pauses_new_work_and_is_told_once(
     api: FakeApi, make: Callable[..., Any], caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
@@ -118,7 +122,7 @@ async def test_outage_pauses_new_work_and_is_told_once(
     assert {0, 1, 2} <= set(items_of(api))
     told = [record.message for record in caplog.records if "no new work" in record.message]
     assert len(told) == 1
-    assert "away" in told[0]
+    assert str(error) in told[0]
 
 
 class Partly(Trouble):

@@ -17,6 +17,8 @@ from atroposlib.errors import TeacherError, TeacherUnreachable
 WHO = Assignment("teacher", 1.0, 0)
 AWAY = TeacherUnreachable("away")
 REFUSED = TeacherError("refused", code="teacher.refused")
+LOCKED_OUT = TeacherError("wrong key", code="teacher.refused")
+LOCKED_OUT.servers_at_fault = True
 
 
 def said_of(scored: int, *failures: Exception, masked: dict[str, int] | None = None) -> TeacherAnswer:
@@ -34,6 +36,7 @@ def said_of(scored: int, *failures: Exception, masked: dict[str, int] | None = N
         ("mask", [said_of(0, AWAY)], Verdict.REQUEUE),
         ("mask", [said_of(0, REFUSED)], Verdict.DROP),
         ("mask", [said_of(0, REFUSED, AWAY)], Verdict.REQUEUE),
+        ("mask", [said_of(0, LOCKED_OUT)], Verdict.REQUEUE),
         ("mask", [said_of(0, AWAY), said_of(1)], Verdict.SEND),
         ("mask", [said_of(0, masked={IMAGES: 2})], Verdict.SEND),
         ("mask", [said_of(0, masked={"teacher_overlength": 2})], Verdict.DROP),

@@ -49,7 +49,7 @@ async def test_a_refused_question_is_asked_once_and_told_with_its_fix(name: str)
             server.answer = but_questions(lambda _: refusal)
         with pytest.raises(TeacherError, match=fix) as caught:
             await teacher.score(IDS, 2)
-        assert caught.value.code == "teacher.refused"
+        assert (caught.value.code, caught.value.servers_at_fault) == ("teacher.refused", False)
         assert sum(len(questions(server)) for server in servers) == 1
         assert (teacher.stats.failed, teacher.stats.aside) == ({"teacher.refused": 1}, {})
 
@@ -76,6 +76,7 @@ async def test_a_server_that_refuses_everything_is_set_aside_with_its_fix(name: 
         assert caught.value.code in ("teacher.refused", "teacher.no_route")
         assert fix is None or fix in str(caught.value)
         assert teacher.stats.aside.total() == 2
+        assert caught.value.servers_at_fault
 
 
 @pytest.mark.parametrize(

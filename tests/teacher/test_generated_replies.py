@@ -19,7 +19,7 @@ from atroposlib.teacher.protocol import LogprobDtype, Question
 from atroposlib.types import ABSENT_ID, TeacherScores
 from tests.support.reply_render import RENDERERS, Truth, expected, random_truth
 
-REPLIES = 1200
+REPLIES = 1400
 """Of each form; a third of them are right."""
 
 VOCABULARY = 300
