@@ -1,7 +1,7 @@
 """Scores as bytes: what a request and an answer of ``/v1/atropos/scores`` hold (docs/vllm-plugin.md).
 
-Both are frames (:mod:`atroposlib.wire.container`) of the format ``atropos-scores``. Servers read the request
-and write the answer, the client the other way round.
+The request is a frame (:mod:`atroposlib.wire.container`) of the format ``atropos-scores``. The answer has a
+head and a layout of its own: with few columns a frame's header would be most of what is sent and decoded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ MAX_SEQUENCES = 1024
 """Sequences of one request."""
 
 _FORMAT = "atropos-scores"
-_KINDS: dict[LogprobDtype, str] = {"float16": "f2", "float32": "f4"}
+_KINDS: dict[LogprobDtype, str] = {"float16": "<f2", "float32": "<f4"}
+_TOLD_CHARACTERS = 200
 
 
 class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +57,32 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int
     extra_ids: bool
     protocol: int = PROTOCOL
+
+
+class AnswerHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What stands before the arrays of an answer, and says how large they are.
+
+    Attributes:
+        model: Model id that the server answers for.
+        server: Server and version.
+        rows: R of each sequence.
+        columns: K = k + 1.
+        extra: E, 0 when no ids were named.
+        dtype: Type of ``logprobs``.
+    """
+
+    model: str
+    server: str
+    rows: list[int]
+    columns: int
+    extra: int
+    dtype: LogprobDtype
+
+
+_encoder = msgspec.json.Encoder()
+_head_decoder = msgspec.json.Decoder(AnswerHead)
+_LENGTH_BYTES = 4
+_HEAD_ALIGNMENT = 8
 
 
 def encode_request(questions: Sequence[Question], model: str | None) -> bytes:
@@ -116,18 +143,26 @@ def encode_answer(scores: Sequence[TeacherScores], dtype: LogprobDtype) -> bytes
     The token that stands in the sequence keeps its logprob in float32.
     """
     first = scores[0]
-    logprobs = np.concatenate([one.logprobs for one in scores])
-    arrays: dict[str, NDArray[Any]] = {
-        "rows": np.array([len(one.ids) for one in scores], np.int32),
-        "ids": np.concatenate([one.ids for one in scores]).astype(np.int32, copy=False),
-        "selected": logprobs[:, 0].astype(np.float32),
-        "logprobs": logprobs[:, 1:].astype(_KINDS[dtype]),
-        "facts": _json({"model": first.model, "server": first.server}),
-    }
     extra = [one.extra_logprobs for one in scores if one.extra_logprobs is not None]
-    if extra:
-        arrays["extra_logprobs"] = np.concatenate(extra).astype(np.float32, copy=False)
-    return container.write(arrays, "none", _FORMAT)
+    head = AnswerHead(
+        model=first.model,
+        server=first.server,
+        rows=[len(one.ids) for one in scores],
+        columns=first.ids.shape[1],
+        extra=extra[0].shape[1] if extra else 0,
+        dtype=dtype,
+    )
+    text = _encoder.encode(head)
+    text += b" " * (-(_LENGTH_BYTES + len(text)) % _HEAD_ALIGNMENT)
+    logprobs = np.concatenate([one.logprobs for one in scores])
+    arrays: list[tuple[NDArray[Any], str]] = [
+        (np.concatenate([one.ids for one in scores]), "<i4"),
+        (logprobs[:, 0], "<f4"),
+        *((one, "<f4") for one in extra),
+        (logprobs[:, 1:], _KINDS[dtype]),
+    ]
+    blocks = (array.astype(kind, copy=False).tobytes() for array, kind in arrays)
+    return b"".join((len(text).to_bytes(_LENGTH_BYTES, "little"), text, *blocks))
 
 
 def decode_answer(body: bytes, questions: Sequence[Question]) -> list[TeacherScores]:
@@ -136,18 +171,42 @@ def decode_answer(body: bytes, questions: Sequence[Question]) -> list[TeacherSco
     Raises:
         TeacherError: teacher.bad_reply when anything of the answer is not what was asked for.
     """
-    try:
-        return [
-            checked(scores, question)
-            for scores, question in zip(_read_answer(body, questions), questions, strict=True)
-        ]
-    except WireError as error:
-        raise TeacherError(
-            f"the binary answer is broken: {error.what}",
-            where=error.where,
-            got=error.got,
-            expected=error.expected,
-        ) from error
+    head, start = _read_head(body, questions)
+    rows, columns, extra = sum(head.rows), head.columns, head.extra
+    kind = _KINDS[head.dtype]
+    shapes: list[tuple[str, tuple[int, ...]]] = [
+        ("<i4", (rows, columns)),
+        ("<f4", (rows,)),
+        ("<f4", (rows, extra)),
+        (kind, (rows, columns - 1)),
+    ]
+    size = start + rows * (columns * 4 + 4 + extra * 4 + (columns - 1) * int(kind[-1]))
+    if len(body) != size:
+        raise _broken("it is not as long as its head says", got=len(body), expected=size)
+    views = []
+    for dtype, shape in shapes:
+        view = np.ndarray(shape, dtype, buffer=body, offset=start)
+        start += view.nbytes
+        views.append(view)
+    ids = views[0].copy()
+    logprobs = np.empty((rows, columns), np.float32)
+    logprobs[:, 0] = views[1]
+    logprobs[:, 1:] = views[3]
+    named = views[2].copy() if extra else None
+    return [
+        checked(
+            TeacherScores(
+                ids[end - count : end],
+                logprobs[end - count : end],
+                question.start,
+                head.model,
+                server=head.server,
+                extra_logprobs=None if named is None else named[end - count : end],
+            ),
+            question,
+        )
+        for question, count, end in zip(questions, head.rows, accumulate(head.rows), strict=True)
+    ]
 
 
 def selected_first(ids: NDArray[Any], logprobs: NDArray[Any], k: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -179,35 +238,29 @@ def selected_first(ids: NDArray[Any], logprobs: NDArray[Any], k: int) -> tuple[N
     return columns, values
 
 
-def _read_answer(body: bytes, questions: Sequence[Question]) -> list[TeacherScores]:
-    arrays = container.read(body, kind=_FORMAT)
-    facts = _read_json(_take(arrays, "facts", "u1", None))
-    expected = [len(question.ids) - question.start for question in questions]
-    rows, k = sum(expected), questions[0].k
-    told = _take(arrays, "rows", "i4", len(questions))
-    if told.tolist() != expected:
-        raise _invalid("the answer has other rows than were asked for", "rows", told.tolist()[:8])
-    ids = _take(arrays, "ids", "i4", rows, k + 1).copy()
-    logprobs = np.empty((rows, k + 1), np.float32)
-    logprobs[:, 0] = _take(arrays, "selected", "f4", rows)
-    logprobs[:, 1:] = _take(arrays, "logprobs", _KINDS[questions[0].dtype], rows, k)
-    extra = None
-    if questions[0].extra_ids is not None:
-        extra = _take(arrays, "extra_logprobs", "f4", rows, questions[0].extra_ids.shape[1]).copy()
-    if arrays:
-        raise _invalid("the answer holds an unknown array", min(arrays)[:80])
-    model, server = (str(facts.get(name) or "") for name in ("model", "server"))
-    return [
-        TeacherScores(
-            ids[end - count : end],
-            logprobs[end - count : end],
-            question.start,
-            model,
-            server=server,
-            extra_logprobs=None if extra is None else extra[end - count : end],
+def _read_head(body: bytes, questions: Sequence[Question]) -> tuple[AnswerHead, int]:
+    """The head of an answer to these questions, and where its arrays start."""
+    start = _LENGTH_BYTES + int.from_bytes(body[:_LENGTH_BYTES], "little")
+    try:
+        head = _head_decoder.decode(body[_LENGTH_BYTES:start])
+    except (msgspec.DecodeError, UnicodeDecodeError) as failure:
+        raise _broken("its head is none", got=str(failure)) from failure
+    first = questions[0]
+    extra = 0 if first.extra_ids is None else first.extra_ids.shape[1]
+    asked = [len(question.ids) - question.start for question in questions]
+    told = (head.rows, head.columns, head.extra, head.dtype)
+    wanted = (asked, first.k + 1, extra, first.dtype)
+    if told != wanted:
+        raise _broken(
+            "it has other rows, columns or types than were asked for",
+            got=str(told)[:_TOLD_CHARACTERS],
+            expected=str(wanted)[:_TOLD_CHARACTERS],
         )
-        for question, count, end in zip(questions, expected, accumulate(expected), strict=True)
-    ]
+    return head, start
+
+
+def _broken(what: str, *, got: object = None, expected: object = None) -> TeacherError:
+    return TeacherError(f"the binary answer is broken: {what}", got=got, expected=expected)
 
 
 def _take_extra_ids(arrays: container.Arrays, rows: int) -> NDArray[np.int32] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -147,35 +148,69 @@ def test_bytes_for_each_candidate(k: int, dtype: LogprobDtype, most: float) -> N
     assert len(body) / (255 * (k + 1)) <= most
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda a: a["rows"].__setitem__(0, 4),
-        lambda a: a.update(rows=a["rows"][:1]),
-        lambda a: a.update(ids=a["ids"][:-1], logprobs=a["logprobs"][:-1], selected=a["selected"][:-1]),
-        lambda a: a.update(ids=a["ids"][:, :-1], logprobs=a["logprobs"][:, :-1]),
-        lambda a: a.update(ids=a["ids"][::-1].copy()),
-        lambda a: a.update(logprobs=a["logprobs"].astype(np.float16)),
-        lambda a: a["ids"].__setitem__((2, 0), 49 - a["ids"][2, 0]),
-        lambda a: a["ids"].__setitem__((2, 1), a["ids"][2, 2]),
-        lambda a: a["selected"].__setitem__(3, np.nan),
-        lambda a: a["logprobs"].__setitem__((3, 0), np.nan),
-        lambda a: a["logprobs"].__setitem__((3, 0), 0.5),
-        lambda a: a["logprobs"].__setitem__((3, slice(None)), a["logprobs"][3, ::-1].copy()),
-        lambda a: a["extra_logprobs"].__setitem__((0, 0), 0.5),
-        lambda a: a.pop("extra_logprobs"),
-        lambda a: a.pop("selected"),
-        lambda a: a.update(more=np.zeros(1, np.int32)),
-        facts("nothing"),
-    ],
-)
-def test_answer_that_is_not_the_one_asked_for_is_refused(change: Callable[[Arrays], Any]) -> None:
+class Parts:
+    """An answer's head and arrays, to be changed; read by the page's description, not by our decoder."""
+
+    def __init__(self, body: bytes) -> None:
+        length = int.from_bytes(body[:4], "little")
+        self.head: dict[str, Any] = json.loads(body[4 : 4 + length])
+        rows, columns, extra = sum(self.head["rows"]), self.head["columns"], self.head["extra"]
+        data = np.frombuffer(body[4 + length :], "<i4")
+        ends = np.cumsum([rows * columns, rows, rows * extra]).tolist()
+        ids, selected, named, logprobs = np.split(data, ends)
+        self.ids = ids.reshape(rows, columns).copy()
+        self.selected = selected.view("<f4").copy()
+        self.named = named.view("<f4").reshape(rows, extra).copy()
+        self.logprobs = logprobs.view("<f4").reshape(rows, columns - 1).copy()
+
+    def body(self) -> bytes:
+        """The bytes of these parts."""
+        text = json.dumps(self.head).encode()
+        arrays = (self.ids, self.selected, self.named, self.logprobs)
+        return len(text).to_bytes(4, "little") + text + b"".join(array.tobytes() for array in arrays)
+
+
+CHANGES: dict[str, Callable[[Parts], Any]] = {
+    "rows of a sequence": lambda parts: parts.head["rows"].__setitem__(slice(0, 2), [6, 9]),
+    "fewer sequences": lambda parts: parts.head["rows"].pop(),
+    "rows in the head alone": lambda parts: parts.head.update(rows=[5, 11]),
+    "columns in the head alone": lambda parts: parts.head.update(columns=3),
+    "no columns": lambda parts: parts.head.update(columns=0),
+    "negative columns": lambda parts: parts.head.update(columns=-4),
+    "extra columns in the head alone": lambda parts: parts.head.update(extra=1),
+    "another dtype": lambda parts: parts.head.update(dtype="float16"),
+    "an unknown dtype": lambda parts: parts.head.update(dtype="float64"),
+    "an unknown member": lambda parts: parts.head.update(more=1),
+    "no model": lambda parts: parts.head.pop("model"),
+    "a row less": lambda parts: setattr(parts, "logprobs", parts.logprobs[:-1]),
+    "a row more": lambda parts: setattr(parts, "ids", np.concatenate([parts.ids, parts.ids[:1]])),
+    "rows reversed": lambda parts: setattr(parts, "ids", parts.ids[::-1]),
+    "another standing token": lambda parts: parts.ids.__setitem__((2, 0), 49 - parts.ids[2, 0]),
+    "an id twice": lambda parts: parts.ids.__setitem__((2, 1), parts.ids[2, 2]),
+    "NaN of the standing token": lambda parts: parts.selected.__setitem__(3, np.nan),
+    "NaN in the top-k": lambda parts: parts.logprobs.__setitem__((3, 0), np.nan),
+    "above zero": lambda parts: parts.logprobs.__setitem__((3, 0), 0.5),
+    "out of order": lambda parts: parts.logprobs.__setitem__(3, parts.logprobs[3, ::-1].copy()),
+    "a named id above zero": lambda parts: parts.named.__setitem__((0, 0), 0.5),
+    "no logprobs of named ids": lambda parts: setattr(parts, "named", parts.named[:, :0]),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_answer_that_is_not_the_one_asked_for_is_refused(name: str) -> None:
     asked = [question(9, 3, 4, extra=2, seed=1), question(12, 3, 2, extra=2, seed=2)]
-    body = encode_answer([answer(one) for one in asked], "float32")
-    decode_answer(body, asked)
+    parts = Parts(encode_answer([answer(one) for one in asked], "float32"))
+    decode_answer(parts.body(), asked)
+    CHANGES[name](parts)
     with pytest.raises(TeacherError) as caught:
-        decode_answer(changed(body, change), asked)
+        decode_answer(parts.body(), asked)
     assert caught.value.code == "teacher.bad_reply"
+
+
+@pytest.mark.parametrize("head", [b"", b"nothing", b"[]", b"\xff", b'{"model": 1}'])
+def test_answer_without_a_head_is_refused(head: bytes) -> None:
+    with pytest.raises(TeacherError, match="its head is none"):
+        decode_answer(len(head).to_bytes(4, "little") + head, SEVERAL)
 
 
 @pytest.mark.parametrize("stop", [0, 7, 100, -1])
