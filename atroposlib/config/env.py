@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from atroposlib.config.teacher import MOST_TOP_K
+from atroposlib.config.teacher import MOST_TOP_K, TeacherTuning
 
 LogprobDtype = Literal["float16", "float32"]
 
@@ -98,7 +98,7 @@ class BaseEnvConfig(BaseModel):
     )
 
 
-class TeacherDistillationConfig(BaseEnvConfig):
+class TeacherDistillationConfig(TeacherTuning, BaseEnvConfig):
     """Settings of an environment that asks teachers for logprobs."""
 
     teacher_enabled: bool = Field(
@@ -128,15 +128,6 @@ class TeacherDistillationConfig(BaseEnvConfig):
     )
     teacher_patience: float = Field(
         120.0, gt=0, description="Seconds after which a sequence that no teacher server scored is given up."
-    )
-    teacher_tokens_in_flight: int = Field(
-        65_536, ge=1, description="Most tokens that one teacher server works on at once."
-    )
-    teacher_cache_mb: int = Field(
-        256, ge=0, description="Megabytes of teacher scores kept in memory; 0 keeps none."
-    )
-    teacher_cache_path: str | None = Field(
-        None, description="SQLite file that keeps teacher scores over restarts; null for none."
     )
     student_top_k: int = Field(
         0,

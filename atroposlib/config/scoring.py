@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from atroposlib.config.env import LogprobDtype
 from atroposlib.config.server import APIServerConfig
-from atroposlib.config.teacher import MOST_TOP_K, TeacherConfig
+from atroposlib.config.teacher import MOST_TOP_K, TeacherConfig, TeacherTuning
 
 
-class ScoreSettings(BaseModel):
+class ScoreSettings(TeacherTuning):
     """Score the rows of a file with teachers and write them as shards that `atropos train --data` reads.
 
     Started again, it goes on where it was. Started several times at once, the workers share the rows.
@@ -58,15 +58,6 @@ class ScoreSettings(BaseModel):
     )
     teacher_patience: float = Field(
         120.0, gt=0, description="Seconds after which a teacher that no server answers for ends the job."
-    )
-    teacher_tokens_in_flight: int = Field(
-        65_536, ge=1, description="Most tokens that one teacher server works on at once."
-    )
-    teacher_cache_mb: int = Field(
-        256, ge=0, description="Megabytes of teacher scores kept in memory; 0 keeps none."
-    )
-    teacher_cache_path: str | None = Field(
-        None, description="SQLite file that keeps teacher scores over restarts; null for none."
     )
     stop_after_failures: int | None = Field(
         32,

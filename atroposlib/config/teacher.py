@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from atroposlib.config.server import APIServerConfig
 
@@ -26,6 +26,20 @@ class TeacherLimits:
 
     patience_s: float = 120.0
     tokens_in_flight: int = 65_536
+
+
+class TeacherTuning(BaseModel):
+    """How all teachers of a run are asked, and what is kept of their scores."""
+
+    teacher_tokens_in_flight: int = Field(
+        65_536, ge=1, description="Most tokens that one teacher server works on at once."
+    )
+    teacher_cache_mb: int = Field(
+        256, ge=0, description="Megabytes of teacher scores kept in memory; 0 keeps none."
+    )
+    teacher_cache_path: str | None = Field(
+        None, description="SQLite file that keeps teacher scores over restarts; null for none."
+    )
 
 
 class TeacherConfig(APIServerConfig):

@@ -37,10 +37,7 @@ class Completions:
 
     async def probe(self, session: aiohttp.ClientSession, peer: Peer) -> Capabilities | None:
         """What the server says of itself; whether it answers prompt_logprobs shows in the first answer."""
-        served = await read_served(session, peer)
-        return Capabilities(
-            self.name, served.server, served.model(peer), max_model_len=served.max_model_len(peer)
-        )
+        return (await read_served(session, peer)).capabilities(self.name, peer)
 
     async def score(
         self, session: aiohttp.ClientSession, peer: Peer, question: Question, capabilities: Capabilities

@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 import orjson
 
+from atroposlib.teacher.protocol import Capabilities
 from atroposlib.teacher.transport import BUSY, Answer, Peer, refused, send
 
 MODELS_PATH = "/v1/models"
@@ -33,6 +34,10 @@ class Served:
     def max_model_len(self, peer: Peer) -> int | None:
         """Longest prompt and completion together of :meth:`model`, in tokens."""
         return self.models.get(self.model(peer))
+
+    def capabilities(self, route: str, peer: Peer) -> Capabilities:
+        """What is known of the server before a route has been tried."""
+        return Capabilities(route, self.server, self.model(peer), max_model_len=self.max_model_len(peer))
 
 
 async def read_served(session: aiohttp.ClientSession, peer: Peer) -> Served:
