@@ -39,6 +39,7 @@ CODES: dict[str, str] = {
     "usage.store": "The store named by the user cannot be opened, or is not one of ours.",
     "usage.store_in_use": "Another process has the store open.",
     "config.invalid": "Settings that are each valid but do not fit together.",
+    "align.unsupported": "A tokenizer whose ids a byte table cannot represent; it is never approximated.",
     "teacher.unreachable": "No connection to the teacher server, or no answer within the deadline.",
     "teacher.refused": "The teacher server refused the request (a 4xx answer).",
     "teacher.failed": "The teacher server failed on the request (a 5xx answer).",
