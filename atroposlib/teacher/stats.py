@@ -66,6 +66,7 @@ class TeacherStats:
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
+        # Whatever ended it, it is counted and goes on to the caller.
         except Exception as error:
             self.failed[error.code if isinstance(error, AtroposError) else "internal.error"] += 1
             raise

@@ -34,7 +34,7 @@ class MadeUpRoute:
 
     async def probe(self, session: aiohttp.ClientSession, peer: Peer) -> Capabilities | None:
         """Never asked."""
-        raise NotImplementedError
+        raise AssertionError("a made-up route is not probed")
 
     async def score(
         self, session: aiohttp.ClientSession, peer: Peer, question: Question, capabilities: Capabilities

@@ -12,7 +12,7 @@ from atroposlib.errors import TeacherError, TeacherUnreachable
 
 
 def check(status: Status, name: str = "model", **more: object) -> Check:
-    return Check(name, "math", status, "what was found", **more)  # type: ignore[arg-type]
+    return Check(name, "math", status, "what was found", **more)
 
 
 @pytest.mark.parametrize(

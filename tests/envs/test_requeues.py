@@ -194,11 +194,11 @@ async def test_group_that_an_author_hands_over_himself_is_dropped_not_lost(
 def test_only_a_held_group_may_go_back_and_only_so_often() -> None:
     requeues, group, error = Requeues(), {"group_id": "a"}, ValueError()
     assert not requeues.ask(group, error, 1)
-    requeues.hold([group])  # type: ignore[list-item]
+    requeues.hold([group])
     assert requeues.ask(group, error, 1)
-    assert requeues.take([group]) == [(group, error)]  # type: ignore[list-item]
-    assert requeues.take([group]) == []  # type: ignore[list-item]
-    requeues.hold([group])  # type: ignore[list-item]
+    assert requeues.take([group]) == [(group, error)]
+    assert requeues.take([group]) == []
+    requeues.hold([group])
     assert not requeues.ask(group, error, 1)
     requeues.forget(group)
     assert requeues.ask(group, error, 1)

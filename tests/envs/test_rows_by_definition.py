@@ -218,7 +218,7 @@ async def test_rows_of_offline_scoring(seed: int, tokenizer_dir: Path, tokenizer
     own = case.teacher(tokenizer_dir)
     renderer = ContextRenderer(tokenizer, tokenizer, template_of(PLAIN_NAME, own, tokenizer))
     job = JobTeacher(own, teacher_of(case), renderer, case.longest, "")
-    panel = Panel({PLAIN_NAME: job}, top_k=case.top_k, positions=case.positions, max_token_length=None)  # type: ignore[arg-type]
+    panel = Panel({PLAIN_NAME: job}, top_k=case.top_k, positions=case.positions, max_token_length=None)
     read = read_row(0, case.group(), None)
     counts = Counts()
     group = panel.build(await panel.ask(read, panel.errands(read)), counts)

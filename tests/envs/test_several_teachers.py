@@ -214,7 +214,7 @@ async def test_what_lies_behind_the_servers_context_is_masked(make: Callable[...
 class OfTwo(Env):
     """Overrides the hook as environments written for Atropos do."""
 
-    async def _fetch_teacher_for_sequence(self, token_ids: Any, top_k: Any) -> Any:  # type: ignore[override]
+    async def _fetch_teacher_for_sequence(self, token_ids: Any, top_k: Any) -> Any:
         ids, logprobs = await super()._fetch_teacher_for_sequence(token_ids, top_k)
         return ids, logprobs - 1.0
 

@@ -40,11 +40,11 @@ def rows_of(reply: Reply) -> list[Any]:
     """The list that holds one entry a position, in whatever form."""
     if "meta_info" in reply:
         meta = reply["meta_info"]
-        return meta.get("input_top_logprobs") or meta["input_token_logprobs"]  # type: ignore[no-any-return]
+        return meta.get("input_top_logprobs") or meta["input_token_logprobs"]
     if "prompt_logprobs" in reply:
-        return reply["prompt_logprobs"]  # type: ignore[no-any-return]
+        return reply["prompt_logprobs"]
     choice = reply["choices"][0]
-    return choice["logprobs"]["top_logprobs"] if "logprobs" in choice else choice["prompt_logprobs"]  # type: ignore[no-any-return]
+    return choice["logprobs"]["top_logprobs"] if "logprobs" in choice else choice["prompt_logprobs"]
 
 
 def at(rows: list[Any], generator: np.random.Generator) -> int:
@@ -181,7 +181,7 @@ def negative_id(reply: Reply, question: Question, generator: np.random.Generator
 def member_of(reply: Reply, generator: np.random.Generator) -> dict[str, Any]:
     rows = rows_of(reply)
     row = rows[at(rows, generator)]
-    return row[str(generator.choice(list(row)))]  # type: ignore[no-any-return]
+    return row[str(generator.choice(list(row)))]
 
 
 def rank_zero(reply: Reply, question: Question, generator: np.random.Generator) -> None:
