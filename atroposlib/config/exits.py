@@ -23,7 +23,6 @@ EXTRAS = {
     "datasets": "hub",
     "gguf": "demo",
     "pyarrow": "parquet",
-    "safetensors": "train",
     "torch": "train",
     "vllm": "vllm",
     "wandb": "wandb",

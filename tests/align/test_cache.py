@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atroposlib.align import cache, vocabulary
-from atroposlib.align.cache import default_directory
+from atroposlib.align import vocabulary
+from atroposlib.align.tables import cache
+from atroposlib.align.tables.cache import default_directory
 from atroposlib.align.vocabulary import Vocabulary, read_vocabulary
 from tests.support.tokenizer_files import FAMILIES, byte_level, gemma_like, llama_like, write
 

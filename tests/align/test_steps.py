@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from atroposlib.align.steps import LOSSY
+from atroposlib.align.tables.steps import LOSSY
 from atroposlib.align.vocabulary import read_vocabulary
 from tests.support.tokenizer_files import added, byte_level, write
 

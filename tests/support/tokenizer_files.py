@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from atroposlib.align.decoders import byte_characters
+from atroposlib.align.tables.decoders import byte_characters
 
 Part = dict[str, Any]
 SIGN = "\u2581"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from atroposlib.align.tokenizer_file import TokenizerConfig, TokenizerFile
+from atroposlib.align.tables.tokenizer_file import TokenizerConfig, TokenizerFile
 
 ROLES: dict[str, str] = {
     "bos": "Begins a text.",

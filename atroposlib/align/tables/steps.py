@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from atroposlib.align.decoders import BYTES, PLAIN
-from atroposlib.align.refusals import unsupported
-from atroposlib.align.tokenizer_file import Part, TokenizerFile
+from atroposlib.align.tables.decoders import BYTES, PLAIN
+from atroposlib.align.tables.tokenizer_file import Part, TokenizerFile, unsupported
 
 Prefix = Literal["none", "first", "always"]
 """Where a space is put before the text: nowhere, at its begin, or at its begin and behind added tokens."""
@@ -53,7 +52,8 @@ class Steps:
         prefix: Where a space is put in.
         prefix_before_all_added: Whether that happens behind every added token, or only behind those that are
             found before normalisation.
-        alphabets: How bytes or spaces are written in pieces; see :class:`atroposlib.align.decoders.Decoder`.
+        alphabets: How bytes or spaces are written in pieces
+            (:class:`~atroposlib.align.tables.decoders.Decoder`).
     """
 
     lossy: set[str] = field(default_factory=set)

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from atroposlib.align.refusals import unsupported
 from atroposlib.errors import ConfigError
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -197,3 +196,22 @@ def _check_ids(file: TokenizerFile, where: str) -> None:
                 f"{token.content!r} with id {token.id}",
                 f"{standing!r} there" if standing != token.content else f"id {number}",
             )
+
+
+def unsupported(what: str, where: str, got: object, expected: object = None) -> ConfigError:
+    """The refusal of a tokenizer, to be raised.
+
+    Args:
+        what: Why its ids cannot be read as bytes, without a full stop.
+        where: Place in the tokenizer's files, such as ``tokenizer.json#decoder``.
+        got: What stands there.
+        expected: What could have been read.
+    """
+    return ConfigError(
+        what,
+        code="align.unsupported",
+        where=where,
+        got=got,
+        expected=expected,
+        fix="take a model with another tokenizer, or a teacher with the student's own",
+    )

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from atroposlib.align.table import FORMAT, Vocabulary
-from atroposlib.align.tokenizer_file import Source
+from atroposlib.align.tables.table import FORMAT, Vocabulary
+from atroposlib.align.tables.tokenizer_file import Source
 
 logger = logging.getLogger(__name__)
 

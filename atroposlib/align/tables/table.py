@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from atroposlib.align.steps import Prefix
+from atroposlib.align.tables.steps import Prefix
 
 UNUSED, TEXT, SPECIAL = 0, 1, 2
 """Kinds of ids: without a token or with an empty one; with bytes; a marker, which is no part of the text."""
@@ -33,10 +33,11 @@ class Vocabulary:
         kinds: uint8 [V]. :data:`UNUSED`, :data:`TEXT` or :data:`SPECIAL`.
         cuts: bool [V]. Ids behind which the tokenizer puts in a space again, with prefix ``always``.
         prefix: Where a space that is not part of the text is put in before it.
-        roles: Id by role (:data:`atroposlib.align.roles.ROLES`); a role that the tokenizer lacks is absent.
+        roles: Id by role (:data:`~atroposlib.align.tables.roles.ROLES`), of those that the tokenizer has.
         names: How special ids are written.
-        lossy: What a text can lose on its way into ids, sorted (:data:`atroposlib.align.steps.LOSSY`). Text
-            that needs none of these steps comes back byte for byte.
+        lossy: What a text can lose on its way into ids, sorted
+            (:data:`~atroposlib.align.tables.steps.LOSSY`). Text that needs none of these steps comes back
+            byte for byte.
     """
 
     blob: npt.NDArray[np.uint8]
@@ -69,6 +70,15 @@ class Vocabulary:
             "lossy": list(self.lossy),
         }
 
+    def with_markers(self, names: Mapping[int, str]) -> Vocabulary:
+        """The table in which these ids, by how they are written, are special too."""
+        kinds, lengths = self.kinds.copy(), np.diff(self.offsets)
+        kinds[list(names)] = SPECIAL
+        blob = self.blob[np.repeat(kinds != SPECIAL, lengths)]
+        lengths[list(names)] = 0
+        every = dict(sorted({**self.names, **names}.items()))
+        return replace(self, blob=blob, offsets=np.append(0, np.cumsum(lengths)), kinds=kinds, names=every)
+
     def bytes_of(self, number: int) -> bytes:
         """The bytes of one id; none for a special one and for one that the tokenizer does not have."""
         if not 0 <= number < len(self):
@@ -100,21 +110,27 @@ class Vocabulary:
         numbers = np.where(known, wanted, 0)
         begins = self.offsets[numbers]
         lengths = np.where(known, self.offsets[numbers + 1] - begins, 0)
-        kinds = np.where(known, self.kinds[numbers], np.uint8(UNUSED))
-        # Padding with ids that are none, such as -1, is no text either.
-        for position in self._section_starts(kinds, self.cuts[numbers] | ~known):
-            if lengths[position] and self.blob[begins[position]] == _SPACE:
-                begins[position] += 1
-                lengths[position] -= 1
+        spaces = self.put_in_spaces(wanted)
+        begins[spaces] += 1
+        lengths[spaces] -= 1
         return begins, lengths
 
-    def _section_starts(
-        self, kinds: npt.NDArray[np.uint8], cuts: npt.NDArray[np.bool_]
-    ) -> npt.NDArray[np.int64]:
-        """Positions whose token may begin with a space that was put in."""
+    def put_in_spaces(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Positions, int64 [P], of tokens that begin with a space which the tokenizer put in.
+
+        Args:
+            ids: int64 [T], from the begin of a text.
+        """
         if self.prefix == "none":
             return np.empty(0, dtype=np.int64)
+        known = (ids >= 0) & (ids < len(self))
+        numbers = np.where(known, ids, 0)
+        is_text = known & (self.kinds[numbers] == TEXT)
         if self.prefix == "first":
-            return np.flatnonzero(kinds == TEXT)[:1]
-        behind_cut = np.append(True, cuts)[: len(cuts)]
-        return np.flatnonzero(behind_cut & (kinds == TEXT))
+            at = np.flatnonzero(is_text)[:1]
+        else:
+            # Padding with ids that are none, such as -1, is no text either.
+            behind_cut = np.append(True, self.cuts[numbers] | ~known)[: len(ids)]
+            at = np.flatnonzero(behind_cut & is_text)
+        put_in: npt.NDArray[np.int64] = at[self.blob[self.offsets[ids[at]]] == _SPACE]
+        return put_in

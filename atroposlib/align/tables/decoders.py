@@ -2,7 +2,7 @@
 
 A decoder qualifies when it reads every piece by itself, so that the bytes of a sequence are those of its
 pieces in a row. What it strips at the very start of a text is not looked at here: the encoder tells whether
-that space was in the text (:mod:`atroposlib.align.steps`).
+that space was in the text (:mod:`atroposlib.align.tables.steps`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from atroposlib.align.refusals import unsupported
-from atroposlib.align.tokenizer_file import Part
+from atroposlib.align.tables.tokenizer_file import Part, unsupported
 
 BYTES = "bytes"
 """The alphabet in which each character of a piece is one byte."""

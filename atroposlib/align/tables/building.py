@@ -5,12 +5,17 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from atroposlib.align.decoders import BYTES, Decoder, byte_characters, make_decoder
-from atroposlib.align.refusals import unsupported
-from atroposlib.align.roles import find_roles
-from atroposlib.align.steps import Steps, alphabet, read_steps
-from atroposlib.align.table import SPECIAL, TEXT, UNUSED, Vocabulary
-from atroposlib.align.tokenizer_file import AddedToken, Model, TokenizerConfig, TokenizerFile
+from atroposlib.align.tables.decoders import BYTES, Decoder, byte_characters, make_decoder
+from atroposlib.align.tables.roles import find_roles
+from atroposlib.align.tables.steps import Steps, alphabet, read_steps
+from atroposlib.align.tables.table import SPECIAL, TEXT, UNUSED, Vocabulary
+from atroposlib.align.tables.tokenizer_file import (
+    AddedToken,
+    Model,
+    TokenizerConfig,
+    TokenizerFile,
+    unsupported,
+)
 
 MOST_IDS = 1 << 24
 """Above this an id is taken for a damaged file; the largest vocabularies have some 262,000."""
