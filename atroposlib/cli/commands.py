@@ -52,6 +52,21 @@ COMMANDS: dict[str, Command] = {
         "atroposlib.scoring.run:run",
         "Score the rows of a file with teachers, to be trained on without the trajectory API.",
     ),
+    "explain": Command(
+        "atroposlib.config.explain:ExplainSettings",
+        "atroposlib.explain.run:run",
+        "Show how two tokenizers cut a text, side by side, and what cannot be aligned.",
+    ),
+    "projection build": Command(
+        "atroposlib.config.projection:ProjectionBuildSettings",
+        "atroposlib.projection.run:run_build",
+        "Make the matrix from a student's vocabulary to a teacher's.",
+    ),
+    "projection inspect": Command(
+        "atroposlib.config.projection:ProjectionInspectSettings",
+        "atroposlib.projection.run:run_inspect",
+        "Print what is in such a matrix.",
+    ),
     "train": Command(
         "atroposlib.config.trainer:TrainerSettings",
         "atroposlib.trainer.run:run",
@@ -64,3 +79,12 @@ LISTINGS: dict[str, str] = {
     "errors": "List every error code and what it means.",
     "metrics": "List every metric of the trajectory API and of teachers.",
 }
+
+
+def members(first: str) -> dict[str, str]:
+    """The commands of two words that begin with this one: their summaries by the second word."""
+    return {
+        name.removeprefix(f"{first} "): command.summary
+        for name, command in COMMANDS.items()
+        if name.startswith(f"{first} ")
+    }

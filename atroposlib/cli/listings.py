@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from atroposlib.cli.commands import COMMANDS
+from collections import deque
+
+from atroposlib.cli.commands import COMMANDS, members
 from atroposlib.errors import CODES, EXIT_OK, UsageError
 
 
@@ -47,10 +49,25 @@ def _refuse_options(name: str, argv: list[str]) -> None:
 def options(argv: list[str]) -> int:
     """Print every option of the named commands, or of all, with type, default and description."""
     from atroposlib.config.runner import load_name, settings_options
-    from atroposlib.config.suggest import require_command
     from atroposlib.config.usage import option_lines
 
-    for name in [require_command(name, COMMANDS) for name in argv] or list(COMMANDS):
+    for name in _named(argv) or list(COMMANDS):
         print(f"atropos {name}: {COMMANDS[name].summary}\n")
         print("\n".join(option_lines(settings_options(load_name(COMMANDS[name].settings)).values())) + "\n")
     return EXIT_OK
+
+
+def _named(argv: list[str]) -> list[str]:
+    """The commands that these words name, some of them by two, or two and more by the word they share."""
+    from atroposlib.config.suggest import require_command
+
+    names: list[str] = []
+    words = deque(argv)
+    while words:
+        word = words.popleft()
+        if group := members(word):
+            chosen = [words.popleft()] if words and words[0] in group else list(group)
+            names += (f"{word} {second}" for second in chosen)
+        else:
+            names.append(require_command(word, COMMANDS))
+    return names

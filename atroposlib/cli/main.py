@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from atroposlib.cli.commands import COMMANDS, LISTINGS
+from atroposlib.cli.commands import COMMANDS, LISTINGS, members
 from atroposlib.config.exits import guarded
 from atroposlib.config.suggest import require_command
 from atroposlib.errors import EXIT_OK, EXIT_USAGE
@@ -32,9 +32,20 @@ def _main(argv: list[str]) -> int:
     if name == "--version":
         print(f"{PROG} {version('atroposlib')}")
         return EXIT_OK
+    if group := members(name):
+        return _run_member(name, group, rest)
     if require_command(name, [*COMMANDS, *LISTINGS]) in COMMANDS:
         return _run_settings(name, rest)
     return _run_listing(name, rest)
+
+
+def _run_member(first: str, group: dict[str, str], argv: list[str]) -> int:
+    from atroposlib.config.usage import command_list
+
+    if not argv or argv[0] in HELP:
+        print(command_list(f"{PROG} {first}", group), file=sys.stdout if argv else sys.stderr)
+        return EXIT_OK if argv else EXIT_USAGE
+    return _run_settings(f"{first} {require_command(argv[0], group)}", argv[1:])
 
 
 def _overview() -> str:

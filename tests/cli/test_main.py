@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -29,7 +30,8 @@ def test_the_overview_names_every_command(argv: list[str], code: int, capsys: Ou
     assert main(argv) == code
     streams = capsys.readouterr()
     shown, silent = (streams.err, streams.out) if code else (streams.out, streams.err)
-    assert [line.split()[0] for line in shown.splitlines() if line.startswith("  ") and line[2] != " "] == [
+    listed = [line.strip() for line in shown.splitlines() if line.startswith("  ") and line[2] != " "]
+    assert [re.split("  +", line)[0] for line in listed] == [
         *COMMANDS,
         *LISTINGS,
     ]
@@ -43,6 +45,10 @@ def test_the_overview_names_every_command(argv: list[str], code: int, capsys: Ou
         (["--verison"], "--verison: no such command"),
         (["train", "--modl", "x"], "--modl: unknown option; did you mean --model? [usage.unknown_option]\n"),
         (["options", "trian"], "trian: no such command"),
+        (
+            ["projection", "bild"],
+            "bild: no such command (expected one of build, inspect); did you mean build?",
+        ),
         (["errors", "all"], "atropos errors: errors takes no option (got all)"),
     ],
 )
@@ -62,11 +68,29 @@ def test_errors_lists_every_code(capsys: Output) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_options_lists_every_option_of_a_command(name: str, capsys: Output) -> None:
-    assert main(["options", name]) == 0
+    assert main(["options", *name.split()]) == 0
     words = capsys.readouterr().out.split()
     settings: type[BaseModel] = load_name(COMMANDS[name].settings)
     assert {f"--{option}" for option in options_of(settings)} <= set(words)
     assert "--config" in words
+
+
+def test_a_word_that_two_commands_share_lists_them(capsys: Output) -> None:
+    assert main(["projection"]) == 2
+    assert main(["projection", "--help"]) == 0
+    streams = capsys.readouterr()
+    assert streams.out == streams.err
+    assert "\n  build " in streams.out
+    assert "\n  inspect " in streams.out
+    assert main(["options", "projection"]) == 0
+    both = capsys.readouterr().out
+    assert main(["options", "projection", "inspect", "train"]) == 0
+    shown = capsys.readouterr().out
+    assert [line for line in both.splitlines() if line.startswith("atropos")] == [
+        f"atropos {name}: {COMMANDS[name].summary}" for name in ("projection build", "projection inspect")
+    ]
+    assert shown.startswith("atropos projection inspect: ")
+    assert "\natropos train: " in shown
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -108,7 +132,7 @@ def test_a_list_cut_off_by_its_reader_is_silent() -> None:
 HEAVY = ("torch", "transformers", "fastapi", "aiohttp", "vllm", "accelerate", "gguf")
 
 
-@pytest.mark.parametrize("argv", [[], *([name] for name in (*COMMANDS, *LISTINGS))])
+@pytest.mark.parametrize("argv", [[], ["projection"], *(name.split() for name in (*COMMANDS, *LISTINGS))])
 def test_help_imports_nothing_heavy(argv: list[str]) -> None:
     code = f"""
 import sys

@@ -1,0 +1,1 @@
+"""`atropos explain`: two tokenizations of one text, side by side."""

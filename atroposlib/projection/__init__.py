@@ -1,0 +1,1 @@
+"""Maps between two vocabularies: the projection matrix, the quotient, and where cuts are safe."""
