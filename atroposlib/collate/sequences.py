@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from atroposlib.types import ABSENT_ID, ABSENT_LOGPROB, IGNORED, Group, Targets
 from atroposlib.wire.targets import MOST_MASS, repeated
 
+OTHER_TOKENIZERS_ONLY = "no_same_tokenizer_target"
+"""Reason of what only teachers with another tokenizer have scored, which this loss cannot read."""
+
 _NO_IDS = np.empty((0, 0), np.int64)
 _NO_LOGPROBS = np.empty((0, 0), np.float32)
 
@@ -90,11 +93,16 @@ def train_sequences(
                 if len(sequence.positions):
                     kept.append(sequence)
                     continue
-            reason = refusal or "no_target"
+            reason = refusal or (OTHER_TOKENIZERS_ONLY if _only_others(group) else "no_target")
             counts.dropped_sequences[reason] += 1
         if len(kept) == before:
             counts.dropped_groups[reason] += 1
     return kept, counts
+
+
+def _only_others(group: Group) -> bool:
+    """Whether a group has targets, and all of them at the tokens of another tokenizer."""
+    return group.targets is None and any(teacher.targets is not None for teacher in group.teachers)
 
 
 def _unusable(
@@ -119,7 +127,7 @@ def _with_targets(
     rows = np.flatnonzero(trained)
     counts.trained_tokens += len(rows)
     if group.targets is None or not group.targets.counts[index]:
-        counts.untrained_rows["no_arrays"] += len(rows)
+        counts.untrained_rows[OTHER_TOKENIZERS_ONLY if _only_others(group) else "no_arrays"] += len(rows)
         return TrainSequence(tokens, rows[:0], _NO_IDS, _NO_LOGPROBS, group_index)
     scored, ids, logprobs = _scored_rows(group.targets, index, rows)
     counts.untrained_rows["not_scored"] += len(rows) - len(scored)

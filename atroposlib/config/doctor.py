@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 
@@ -17,6 +19,9 @@ class DoctorEnv(BaseModel):
         None,
         min_length=1,
         description="Tokenizer of the student: hub id or directory; null leaves out what needs it.",
+    )
+    alignment: Literal["auto", "same_tokenizer"] = Field(
+        "auto", description="Whether a teacher may have another tokenizer than the student."
     )
     teacher_top_k: int = Field(
         0, ge=-1, description="Top-k tokens that will be asked of a teacher which names no top_k of its own."

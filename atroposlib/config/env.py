@@ -129,6 +129,16 @@ class TeacherDistillationConfig(TeacherTuning, BaseEnvConfig):
     teacher_patience: float = Field(
         120.0, gt=0, description="Seconds after which a sequence that no teacher server scored is given up."
     )
+    alignment: Literal["auto", "same_tokenizer"] = Field(
+        "auto",
+        description="Teachers with another tokenizer than the student: auto pairs their tokens with the "
+        "student's byte for byte; same_tokenizer refuses them.",
+    )
+    distill_projection: Literal["off", "exact"] = Field(
+        "off",
+        description="What distill_token_ids hold when no teacher has the student's tokenizer: off for none, "
+        "exact for the rows of one teacher token that stands for one student token, in the student's ids.",
+    )
     student_top_k: int = Field(
         0,
         ge=0,

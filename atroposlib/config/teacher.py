@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from atroposlib.config.server import APIServerConfig
 
 ALL = "all"
 NAMED = "named"
 OWN_TEMPLATE = "auto"
+TOOLS = "tools"
+OUR_ARGUMENTS = {"messages", "conversation", "chat_template", "tokenize", "add_generation_prompt"}
+"""What whoever renders a prompt says itself; ``chat_template`` is a setting of its own."""
+
 MOST_TOP_K = 255
 """A row of a group holds at most 256 columns, and one of them is the token that stands there."""
 
@@ -59,8 +64,11 @@ class TeacherConfig(APIServerConfig):
     )
     chat_template: str | None = Field(
         OWN_TEMPLATE,
-        description="Template by which context that only this teacher sees is rendered: auto for its "
-        "tokenizer's own, a file, or null for plain text before the student's tokens.",
+        description="Template by which this teacher's prompt is rendered where it has context of its own or "
+        "another tokenizer: auto for its tokenizer's own, a file, or null for plain text.",
+    )
+    chat_template_kwargs: dict[str, Any] = Field(
+        {}, description="Values for the template besides the messages, such as enable_thinking or tools."
     )
     system_prompt: str | None = Field(
         None, description="System prompt that only this teacher sees, before the student's own."
@@ -71,6 +79,13 @@ class TeacherConfig(APIServerConfig):
         description="Groups that go to this teacher: all; named for those whose overrides name it; "
         "env:NAME[,NAME] for those of these environments.",
     )
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _says_nothing_that_we_say(cls, values: dict[str, Any]) -> dict[str, Any]:
+        if ours := sorted(OUR_ARGUMENTS & values.keys()):
+            raise ValueError(f"not a value for the template: {', '.join(ours)}")
+        return values
 
     def servers(self) -> list[APIServerConfig]:
         """One config for each server."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
 
 from atroposlib.doctor.answers import check_answers
 from atroposlib.doctor.check import Check, failed, is_unreachable
@@ -11,7 +13,13 @@ from atroposlib.doctor.logits import detect_logits
 from atroposlib.doctor.server import check_context, check_listing, find_scoring, text_ids
 from atroposlib.doctor.student import check_own_teacher, check_samples
 from atroposlib.doctor.subject import Scoring, Subject
-from atroposlib.doctor.tokenizers import check_served_tokenizer, check_tokenizer, check_vocabulary
+from atroposlib.doctor.tokenizers import (
+    ALIGNABLE,
+    check_served_tokenizer,
+    check_tokenizer,
+    check_vocabulary,
+    with_served_tokenizer,
+)
 from atroposlib.errors import AtroposError
 
 
@@ -28,7 +36,10 @@ async def examine_teacher(subject: Subject, longest: int | None) -> tuple[list[C
     checks, served = await check_listing(subject)
     if served is None:
         return checks, None
-    checks += check_tokenizer(subject)
+    subject = await with_served_tokenizer(subject)
+    compared = await asyncio.to_thread(check_tokenizer, subject)
+    checks += compared
+    subject = replace(subject, other=any(check.facts.get("verdict") == ALIGNABLE for check in compared))
     checks += await _guarded("served tokenizer", subject, check_served_tokenizer(subject))
     checks += await _guarded("features", subject, check_features(subject))
     found, scoring = await find_scoring(subject)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from atroposlib.config.server import APIServerConfig
+from atroposlib.envs.teacher_loading import read_as_written
 from atroposlib.envs.telling import first_line
 from atroposlib.envs.tokenizer import read_tokenizer
 
@@ -30,12 +31,12 @@ def tokenizer_name(config: APIServerConfig) -> str:
     return "" if named == "default" else named
 
 
-def load_tokenizers(names: Iterable[str]) -> Tokenizers:
-    """The tokenizers of all names."""
+def load_tokenizers(student: str, teachers: Iterable[str]) -> Tokenizers:
+    """The tokenizers of all names, the student's as an environment loads it."""
     loaded = Tokenizers()
-    for name in dict.fromkeys(names):
+    for name in dict.fromkeys([student, *teachers]):
         try:
-            loaded.found[name] = read_tokenizer(name)
+            loaded.found[name] = read_tokenizer(name) if name == student else read_as_written(name)
         except (OSError, ValueError) as failure:
             loaded.troubles[name] = f"{name} cannot be loaded: {first_line(failure)}"
     return loaded

@@ -44,7 +44,7 @@ def run(patients: Patients, *, json: bool) -> int:
 async def diagnose(patients: Patients) -> list[Check]:
     """All checks, server by server: the teachers', then the students'."""
     # Transformers takes seconds to import, and knows no event loop.
-    loaded = await asyncio.to_thread(load_tokenizers, _tokenizers(patients))
+    loaded = await asyncio.to_thread(_load_tokenizers, patients)
     decoding.retain()
     try:
         async with open_session() as session:
@@ -53,13 +53,13 @@ async def diagnose(patients: Patients) -> list[Check]:
         decoding.release()
 
 
-def _tokenizers(patients: Patients) -> list[str]:
+def _load_tokenizers(patients: Patients) -> Tokenizers:
     """The student's, and those that it is compared with."""
     student = patients.env.tokenizer_name
     if student is None:
-        return []
+        return Tokenizers()
     servers = [server for config in patients.teachers.values() for server in config.servers()]
-    return [student, *(name for name in map(tokenizer_name, servers) if name)]
+    return load_tokenizers(student, [name for name in map(tokenizer_name, servers) if name])
 
 
 async def _diagnose(patients: Patients, session: aiohttp.ClientSession, loaded: Tokenizers) -> list[Check]:
@@ -104,6 +104,7 @@ def _teachers(patients: Patients, session: aiohttp.ClientSession, loaded: Tokeni
                 student=student,
                 tokenizer=loaded.found.get(own),
                 trouble=loaded.troubles.get(own, ""),
+                align=patients.env.alignment == "auto",
             )
             subjects.append(subject)
     return subjects

@@ -40,6 +40,8 @@ class Subject:
         student: The student's tokenizer, None where it is not at hand.
         tokenizer: The tokenizer that the settings name for this server, None where it is not at hand.
         trouble: Why it is not; empty where the settings name none.
+        align: Whether a run aligns another tokenizer with the student's.
+        other: Whether the server is known to have another tokenizer, which can be aligned.
     """
 
     name: str
@@ -50,6 +52,8 @@ class Subject:
     student: Any = None
     tokenizer: Any = None
     trouble: str = ""
+    align: bool = True
+    other: bool = False
 
     @property
     def quick(self) -> Peer:

@@ -13,8 +13,9 @@ from enum import Enum
 from typing import Any
 
 from atroposlib.envs.tasks import off_loop
-from atroposlib.envs.teacher_reading import Part, Reading, Rows, at_student_positions, said
+from atroposlib.envs.teacher_reading import Part, Reading, Rows, said
 from atroposlib.envs.teacher_routing import Assignment
+from atroposlib.envs.teacher_views import Aligned, ViewPart
 from atroposlib.errors import AtroposError
 
 IMAGES = "teacher_images"
@@ -38,6 +39,7 @@ class TeacherAnswer:
         failures: What the teacher's servers failed with, one a sequence.
         wanted: Positions that were to have a target.
         scored: Positions that have one.
+        aligned: In the place of ``rows``, from a teacher with another tokenizer.
     """
 
     teacher: Assignment
@@ -46,6 +48,7 @@ class TeacherAnswer:
     failures: list[Exception] = field(default_factory=list)
     wanted: int = 0
     scored: int = 0
+    aligned: list[Aligned | None] = field(default_factory=list)
 
     def withhold(self, reason: str) -> None:
         """Count what was scored as masked: its group is sent without it, or not at all."""
@@ -60,7 +63,7 @@ def reason_of(error: Exception) -> str:
 
 
 async def answer(
-    teacher: Assignment, parts: Sequence[Part], fetch: Fetch, *, longest: int | None = None
+    teacher: Assignment, parts: Sequence[Part | ViewPart], fetch: Fetch, *, longest: int | None = None
 ) -> TeacherAnswer:
     """Ask for all sequences of a group at once; a failure costs the positions of its sequence alone.
 
@@ -80,30 +83,40 @@ async def answer(
     return told
 
 
-async def _rows(fetch: Fetch, index: int, part: Part, longest: int | None) -> Rows | None:
+async def _rows(
+    fetch: Fetch, index: int, part: Part | ViewPart, longest: int | None
+) -> Rows | Aligned | None:
     reading = None if part.reading is None else part.reading.cut(longest)
     if reading is None or reading.end <= reading.first:
         return None
     rows = await fetch(index, reading)
     columns = len(rows[0][0]) if len(rows[0]) else 0
-    return await off_loop(len(part.kept) * columns, lambda: at_student_positions(rows, part, reading))
+    return await off_loop(len(reading.ids) * columns, lambda: part.placed(rows, reading))
 
 
-def _book(told: TeacherAnswer, part: Part, result: Rows | Exception | None, longest: int | None) -> None:
+def _book(
+    told: TeacherAnswer,
+    part: Part | ViewPart,
+    result: Rows | Aligned | Exception | None,
+    longest: int | None,
+) -> None:
     """Count the positions of a sequence: wanted, scored, or masked for a reason."""
     wanted = int(part.kept.sum())
     told.wanted += wanted
+    told.masked.update(part.known)
+    rest = wanted - sum(part.known.values())
+    scored = 0
     if isinstance(result, Exception):
         told.failures.append(result)
-        told.rows.append(None)
-        told.masked[reason_of(result)] += wanted
-        return
-    scored = 0 if result is None else said(result)
-    told.rows.append(result if scored else None)
+        told.masked[reason_of(result)] += rest
+    else:
+        scored = 0 if result is None else result.scored if isinstance(result, Aligned) else said(result)
+        behind = part.behind(longest)
+        told.masked[part.masked or SILENT] += rest - behind - scored
+        told.masked[OVERLENGTH] += behind
     told.scored += scored
-    behind = part.behind(longest)
-    told.masked[part.masked or SILENT] += wanted - behind - scored
-    told.masked[OVERLENGTH] += behind
+    told.rows.append(result if scored and isinstance(result, tuple) else None)
+    told.aligned.append(result if scored and isinstance(result, Aligned) else None)
     told.masked = +told.masked
 
 

@@ -1,4 +1,4 @@
-"""The questions before a run: does each teacher answer, has it the model, the top-k and the student's ids?"""
+"""The questions before a run: does each teacher answer, has it the model, the top-k and the tokenizer?"""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ async def check_servers(name: str, configs: Sequence[APIServerConfig], tokenizer
     Args:
         name: The teacher's, for what is told.
         configs: Its servers, which serve one model.
-        tokenizer: The student's.
+        tokenizer: The one that the teacher is taken to have.
         top_k: Top-k tokens that will be asked.
 
     Raises:
         TeacherUnreachable: No server answers.
-        ConfigError: A server has another tokenizer.
+        ConfigError: A server has another tokenizer than that.
         TeacherError: A server serves another model than the configured one, or cannot give the top-k.
     """
     async with open_session() as session:
@@ -68,9 +68,11 @@ async def _check_server(
     _, can = await _patiently(lambda: find_route(session, peer, top_k))
     if await _patiently(lambda: agrees(session, peer, tokenizer)) is False:
         raise ConfigError(
-            "the ids of the teacher's server stand for other texts than the student's",
+            "the ids of the teacher's server stand for other texts than those of the tokenizer it is taken "
+            "to have",
             where=peer.root,
-            fix="check model_name and tokenizer_name: the teacher needs the student's vocabulary",
+            got=getattr(tokenizer, "name_or_path", None) or None,
+            fix="set tokenizer_name to the tokenizer of the model that is served, or correct model_name",
         )
     logger.info("%s at %s: %s, asked over %s", called(name), peer.root, can.model, can.route)
 

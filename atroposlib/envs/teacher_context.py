@@ -8,7 +8,7 @@ student's positions, shifted by the difference of the two prompts' lengths.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,13 @@ class ContextRenderer:
         student: The student's tokenizer, whose template made the student's prompts.
         teacher: The teacher's tokenizer; both have one vocabulary.
         template: The teacher's chat template, None for plain text before the student's tokens.
+        arguments: What the template is given besides the messages.
     """
 
     student: Any
     teacher: Any
     template: str | None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def part(
         self,
@@ -79,8 +81,9 @@ class ContextRenderer:
     def _prompt(self, messages: Messages, student_ids: list[int], context: str) -> list[int] | None:
         """The teacher's prompt; None where the messages are not what the student's ids say."""
         for prompt in _prompts(messages):
-            if _rendered(self.student, prompt, None) == student_ids:
-                return _rendered(self.teacher, _with_system(prompt, context), self.template)
+            if _rendered(self.student, prompt, {}) == student_ids:
+                arguments = {"chat_template": self.template, **self.arguments}
+                return _rendered(self.teacher, _with_system(prompt, context), arguments)
         return None
 
 
@@ -100,15 +103,18 @@ def _with_system(messages: list[dict[str, Any]], context: str) -> list[dict[str,
     return [{**own, "content": f"{context}\n\n{own.get('content') or ''}".rstrip()}, *messages[1:]]
 
 
-def _rendered(tokenizer: Any, messages: list[dict[str, Any]], template: str | None) -> list[int] | None:
+def _rendered(
+    tokenizer: Any, messages: list[dict[str, Any]], arguments: Mapping[str, Any]
+) -> list[int] | None:
     """Ids of a prompt as the template writes it; None where there is none, or it refuses the messages."""
     from jinja2 import TemplateError
 
-    if template is None and getattr(tokenizer, "chat_template", None) is None:
+    if "chat_template" not in arguments and getattr(tokenizer, "chat_template", None) is None:
         return None
-    chosen = {} if template is None else {"chat_template": template}
     try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **chosen)
+        text = tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, **arguments
+        )
     except (TemplateError, TypeError, ValueError):
         # What a template raises for messages it was not written for.
         return None

@@ -21,7 +21,6 @@ from atroposlib.envs.server_handling import addresses
 from atroposlib.envs.server_handling.openai_server import resolve_openai_configs
 from atroposlib.envs.server_options import check_section, merge_layers, options_in
 from atroposlib.envs.teacher_options import named_teachers
-from atroposlib.envs.telling import first_line
 from atroposlib.envs.tokenizer import read_tokenizer
 from atroposlib.errors import ConfigError
 
@@ -66,7 +65,8 @@ class TeacherDistillationEnv(BaseEnv, ABC, metaclass=_TakesTeacher):
 
     Column 0 is the token that stands in the sequence, columns 1.. are the teacher's top-k without it, then
     the student's own top-k where ``student_top_k`` asks for it; absent entries are id -1, logprob -9999.0.
-    Teachers and student share one vocabulary. Named teachers travel as ``teachers`` too, one entry each.
+    Named teachers travel as ``teachers`` too, one entry each, and so does one with another tokenizer than the
+    student: at its own tokens, with the chunks of both sides that stand for the same bytes.
 
     Args:
         config: Settings of the environment.
@@ -84,7 +84,7 @@ class TeacherDistillationEnv(BaseEnv, ABC, metaclass=_TakesTeacher):
             or another ``get_logprobs``, is asked instead of that teacher.
 
     Raises:
-        ConfigError: ``teacher_enabled`` without a teacher, or a teacher with another vocabulary.
+        ConfigError: ``teacher_enabled`` without a teacher, or a teacher whose tokenizer cannot be used.
     """
 
     env_config_cls = TeacherDistillationConfig
@@ -132,16 +132,28 @@ class TeacherDistillationEnv(BaseEnv, ABC, metaclass=_TakesTeacher):
     def _open_teachers(self, configs: Mapping[str, TeacherConfig]) -> None:
         """Make the teachers, and compare each of their tokenizers with the student's."""
         # Imported here, with numpy and the HTTP client, so that --help stays fast.
-        from atroposlib.envs.teacher_set import open_teachers
+        from atroposlib.envs.teacher_opening import open_teachers
 
-        self._teacher_set = open_teachers(self, configs)
+        align = self._aligns_teachers()
+        self._teacher_set = open_teachers(self, configs, align=align)
         self.teachers = self._teacher_set.teachers
+        if align:
+            return
         for name, teacher in self._teacher_set.tokenizer_names().items():
             try:
                 self._validate_teacher_tokenizer_compatibility(name)
             except ConfigError as error:
                 error.where = f"{place_of(teacher)}.tokenizer_name"
                 raise
+
+    def _aligns_teachers(self) -> bool:
+        """Whether a teacher may have another tokenizer: not for settings that know no such thing.
+
+        Nor where the comparison is overridden, which vouches for one vocabulary.
+        """
+        check = type(self)._validate_teacher_tokenizer_compatibility
+        ours = TeacherDistillationEnv._validate_teacher_tokenizer_compatibility
+        return check is ours and getattr(self.config, "alignment", "same_tokenizer") == "auto"
 
     @classmethod
     def teacher_config_init(cls) -> ServerBaseline | APIServerConfig | list[APIServerConfig] | None:
@@ -204,32 +216,28 @@ class TeacherDistillationEnv(BaseEnv, ABC, metaclass=_TakesTeacher):
         )
 
     def _validate_teacher_tokenizer_compatibility(self, teacher_tokenizer_name: str) -> None:
-        """Raises ConfigError (a ValueError) unless both tokenizers have the same vocabulary."""
+        """Raises ConfigError (a ValueError) unless every id says the same in both tokenizers.
+
+        Asked of every teacher where none may have another tokenizer (``alignment: same_tokenizer``).
+        """
+        from atroposlib.envs.teacher_loading import unloadable
+        from atroposlib.envs.teacher_tokenizers import require_same
+
         student_name = getattr(self.tokenizer, "name_or_path", None) or ""
         if student_name == teacher_tokenizer_name:
             return
+        where = f"{self.teacher_namespace}.tokenizer_name"
         try:
             teacher = read_tokenizer(teacher_tokenizer_name)
         except (OSError, ValueError) as error:
-            raise ConfigError(
-                "the teacher's tokenizer cannot be loaded, so it cannot be compared with the student's",
-                where=f"{self.teacher_namespace}.tokenizer_name",
-                got=f"{teacher_tokenizer_name!r}: {first_line(error)}",
-                fix="give a hub id or directory, the student's if they are the same; unset it is model_name",
-            ) from error
-        if teacher.get_vocab() != self.tokenizer.get_vocab():
-            raise ConfigError(
-                "Cross-tokenizer distillation is not supported: the vocabularies differ",
-                where=f"{self.teacher_namespace}.tokenizer_name",
-                got=teacher_tokenizer_name,
-                expected=f"the vocabulary of {student_name or type(self.tokenizer).__name__}",
-            )
+            raise unloadable(where, teacher_tokenizer_name, error) from error
+        require_same(self.tokenizer, teacher, where, teacher_tokenizer_name)
 
     async def check_servers(self) -> None:
         """One quick question to each teacher: does it answer, has it the model, does it give the top-k?"""
         await super().check_servers()
         if self._teacher_set is not None:
-            await self._teacher_set.check(self.teacher_server, self.tokenizer, self.config.teacher_top_k)
+            await self._teacher_set.check(self.teacher_server, self.tokenizer, self.config)
 
     async def close_servers(self) -> None:
         """Close the sessions to student and teachers."""

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from atroposlib.config.teachers import called
 from atroposlib.envs.counters import Coverage
-from atroposlib.envs.tasks import all_of
+from atroposlib.envs.tasks import all_of, off_loop
 from atroposlib.envs.teacher_answers import (
-    IMAGES,
     TeacherAnswer,
     Verdict,
     answer,
@@ -24,21 +23,22 @@ from atroposlib.envs.teacher_answers import (
     reason_of,
     verdict,
 )
-from atroposlib.envs.teacher_context import MISMATCH, context_of
-from atroposlib.envs.teacher_reading import Part, Reading, Rows, has_images, plain_part
+from atroposlib.envs.teacher_exact import projected
+from atroposlib.envs.teacher_parts import parts_of, plain_parts
+from atroposlib.envs.teacher_reading import Part, Reading, Rows, said
 from atroposlib.envs.teacher_routing import Assignment, assigned
 from atroposlib.envs.teacher_set import TeacherSet
-from atroposlib.envs.teacher_targets import rectangular
-from atroposlib.errors import AtroposError, ConfigError
-from atroposlib.teacher.targets import Positions
+from atroposlib.envs.teacher_targets import aligned_entry, entry, rectangular, with_arrays
+from atroposlib.errors import AtroposError, ConfigError, TeacherError
 from atroposlib.types import ScoredDataGroup
 
 if TYPE_CHECKING:
     from atroposlib.envs.teacher_distillation_env import TeacherDistillationEnv
 
+NOT_EXACT = "not_exact"
+"""Reason of positions that a teacher scored in chunks which no row of the student's ids can say."""
+
 STUDENT = "the student, asked for its own top-k,"
-NO_MESSAGES = "cannot be given its context: the groups carry no messages to render it with"
-NOT_THE_PROMPT = "cannot be given its context: the messages, rendered, are not what the student was asked"
 
 Extra = tuple[int, NDArray[np.int32]]
 """First position, and ids [R, E] that the student names from there on."""
@@ -56,11 +56,15 @@ async def complete(
         env_names=_names(env),
     )
     if not group.get("tokens") or not who:
-        return _with_arrays(group, None, None)
+        return with_arrays(group, None, None)
+    troubles = await teachers.meet([one.name for one in who])
     # Every teacher is asked, so that each that takes no ids is told.
-    takers = [one for one in who if _student_top_k(env) and teachers.takes_ids(one.name)]
-    extra = await _student_ids(env, teachers, group) if takers else [None] * len(group["tokens"])
-    answers = await all_of(_answer(env, teachers, one, group, extra) for one in who)
+    takers = {one.name for one in who if _student_top_k(env) and teachers.takes_ids(one.name)}
+    extra = await _student_ids(env, teachers, group) if takers else []
+    answers = await all_of(
+        _answer(env, teachers, one, group, extra if one.name in takers else [], troubles.get(one.name))
+        for one in who
+    )
     decided, failure = verdict(getattr(config, "on_teacher_failure", "send_without"), answers)
     reason = reason_of(failure) if failure is not None else ""
     if decided is Verdict.REQUEUE and failure is not None:
@@ -76,8 +80,8 @@ async def complete(
         env.runtime.drop(reason, group)
         return None
     if decided is Verdict.SEND_WITHOUT:
-        return _with_arrays(group, None, None)
-    return _with_targets(teachers, group, answers)
+        return with_arrays(group, None, None)
+    return await _with_targets(env, teachers, group, answers)
 
 
 def _student_top_k(env: TeacherDistillationEnv) -> int:
@@ -91,31 +95,27 @@ def _names(env: TeacherDistillationEnv) -> set[str]:
     return {name for name in names if name}
 
 
-def _positions(env: TeacherDistillationEnv) -> Positions:
-    # Settings that know no such field are Atropos's, which keeps every position.
-    positions: Positions = getattr(env.config, "teacher_positions", "all")
-    return positions
-
-
-def _mask(group: ScoredDataGroup, index: int) -> list[int] | None:
-    masks = group.get("masks")
-    return masks[index] if masks else None
-
-
 async def _answer(
     env: TeacherDistillationEnv,
     teachers: TeacherSet,
     who: Assignment,
     group: ScoredDataGroup,
     extra: Sequence[Extra | None],
+    trouble: TeacherError | None,
 ) -> TeacherAnswer:
-    """What one teacher says of the group; told in the log, the journal and the counters."""
+    """What one teacher says of the group; told in the log, the journal and the counters.
+
+    ``trouble`` is why its tokenizer is not known, so that it cannot be asked.
+    """
     start = time.time()
-    parts = await _parts(env, teachers, who.name, group)
+    parts = plain_parts(env, group) if trouble else await parts_of(env, teachers, who.name, group)
 
     async def fetch(index: int, reading: Reading) -> Rows:
+        if trouble is not None:
+            raise trouble
         ask = env._fetch_teacher_for_sequence
-        more = {"start": reading.start, "teacher": who.name, "extra_ids": _extra_of(extra[index], reading)}
+        ids = _extra_of(extra[index], reading) if extra else None
+        more = {"start": reading.start, "teacher": who.name, "extra_ids": ids}
         accepted = _accepted(ask, more)
         if "teacher" not in accepted and who.name != teachers.first:
             raise ConfigError(
@@ -154,42 +154,12 @@ def _accepted(function: Any, keywords: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in keywords.items() if name in parameters}
 
 
-async def _parts(
-    env: TeacherDistillationEnv, teachers: TeacherSet, name: str, group: ScoredDataGroup
-) -> list[Part]:
-    """What the teacher reads of each sequence."""
-    positions, tokens = _positions(env), group["tokens"]
-    contexts = [context_of(teachers.configs[name], group, index) for index in range(len(tokens))]
-    parts = [plain_part(ids, _mask(group, index), positions) for index, ids in enumerate(tokens)]
-    if has_images(group.get("images")) and not env.teacher_takes_images:
-        return [Part(part.kept, None, IMAGES) for part in parts]
-    if not any(contexts):
-        return parts
-    renderer = await teachers.renderer(name, env.tokenizer)
-    messages = group.get("messages") or [[]] * len(tokens)
-
-    def rendered() -> list[Part]:
-        return [
-            renderer.part(tokens[index], _mask(group, index), positions, messages[index], context)
-            if context
-            else parts[index]
-            for index, context in enumerate(contexts)
-        ]
-
-    parts = await asyncio.to_thread(rendered)
-    if any(part.masked == MISMATCH for part in parts):
-        teachers.tell_once(name, NOT_THE_PROMPT if group.get("messages") else NO_MESSAGES)
-    return parts
-
-
 async def _student_ids(
     env: TeacherDistillationEnv, teachers: TeacherSet, group: ScoredDataGroup
 ) -> list[Extra | None]:
     """The student's own top-k at the kept positions of each sequence."""
-    top_k, tokens = _student_top_k(env), group["tokens"]
-    positions = _positions(env)
-    parts = [plain_part(ids, _mask(group, index), positions) for index, ids in enumerate(tokens)]
-    results = await asyncio.gather(*(_named(env, part, top_k) for part in parts), return_exceptions=True)
+    named = (_named(env, part, _student_top_k(env)) for part in plain_parts(env, group))
+    results = await asyncio.gather(*named, return_exceptions=True)
     failures: list[Exception] = []
     found: list[Extra | None] = []
     for result in results:
@@ -231,31 +201,50 @@ def _book(env: TeacherDistillationEnv, group: ScoredDataGroup, answers: Sequence
         runtime.count_masked(group, masked)
 
 
-def _with_targets(
-    teachers: TeacherSet, group: ScoredDataGroup, answers: Sequence[TeacherAnswer]
+async def _with_targets(
+    env: TeacherDistillationEnv,
+    teachers: TeacherSet,
+    group: ScoredDataGroup,
+    answers: Sequence[TeacherAnswer],
 ) -> ScoredDataGroup:
+    """The group with what its teachers said: an entry each, and ``distill_*`` in the student's own ids."""
     lengths = [len(ids) for ids in group["tokens"]]
-    arrays = [rectangular(one.rows, lengths) if one.scored else None for one in answers]
-    first = next((pair for pair in arrays if pair is not None), (None, None))
-    complete = _with_arrays(group, *first)
-    if teachers.are_named:
+    others = [one for one in answers if teachers.is_other(one.teacher.name)]
+    arrays = [None if one in others or not one.scored else rectangular(one.rows, lengths) for one in answers]
+    distill = next((pair for pair in arrays if pair is not None), None)
+    if distill is None and getattr(env.config, "distill_projection", "off") == "exact":
+        distill = await _projected(env, teachers, group, others)
+    complete = with_arrays(group, *(distill or (None, None)))
+    if teachers.are_named or others:
         complete["teachers"] = [
-            _entry(teachers, one.teacher, pair) for one, pair in zip(answers, arrays, strict=True)
+            aligned_entry(teachers.facts(one.teacher), one.aligned if one.scored else [], lengths)
+            if one in others
+            else entry(teachers.facts(one.teacher), pair)
+            for one, pair in zip(answers, arrays, strict=True)
         ]
     return complete
 
 
-def _entry(teachers: TeacherSet, who: Assignment, arrays: tuple[list[Any], list[Any]] | None) -> Any:
-    entry = who.facts(teachers.model(who.name), teachers.fingerprint)
-    if arrays is not None:
-        entry["token_ids"], entry["logprobs"] = arrays
-    return entry
-
-
-def _with_arrays(
-    group: ScoredDataGroup, token_ids: list[Any] | None, logprobs: list[Any] | None
-) -> ScoredDataGroup:
-    """A shallow copy with these arrays: the caller's group can be sent a second time."""
-    copy = group.copy()
-    copy["distill_token_ids"], copy["distill_logprobs"] = token_ids, logprobs
-    return copy
+async def _projected(
+    env: TeacherDistillationEnv,
+    teachers: TeacherSet,
+    group: ScoredDataGroup,
+    others: Sequence[TeacherAnswer],
+) -> tuple[list[Any], list[Any]] | None:
+    """What the first teacher with another tokenizer said, where student ids say it exactly; counted."""
+    first = next((one for one in others if one.scored), None)
+    if first is None:
+        return None
+    exact = await teachers.tokenizers.exact_ids(first.teacher.name)
+    cells = sum(one.rows[0].size for one in first.aligned if one is not None)
+    rows = await off_loop(
+        cells,
+        lambda: [
+            None if one is None else projected(one, np.asarray(ids, np.int32), exact)
+            for one, ids in zip(first.aligned, group["tokens"], strict=True)
+        ],
+    )
+    inexact = first.scored - sum(said(pair) for pair in rows if pair is not None)
+    if inexact:
+        env.runtime.count_masked(group, Counter({NOT_EXACT: inexact}))
+    return rectangular(rows, [len(ids) for ids in group["tokens"]])

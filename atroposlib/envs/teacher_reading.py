@@ -5,7 +5,7 @@ Axes: T tokens of the student's sequence, U tokens that the teacher reads, K col
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ Rows = tuple[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One sequence as one teacher reads it.
+    """One sequence as one teacher reads it. To a teacher with other tokens, positions are those of its own.
 
     Attributes:
         ids: U token ids; the student's own stand verbatim at the end.
@@ -63,9 +63,22 @@ class Part:
     reading: Reading | None
     masked: str | None = None
 
+    @property
+    def known(self) -> Mapping[str, int]:
+        """Positions that can have no target whatever the teacher says, by reason: none."""
+        return {}
+
     def behind(self, tokens: int | None) -> int:
         """How many positions are to have a target and stand behind the first ``tokens`` ids that are read."""
         return 0 if self.reading is None else int(self.kept[self.reading.cut(tokens).end :].sum())
+
+    def placed(self, rows: Rows, reading: Reading) -> Rows:
+        """The rows [U, K] that a teacher gave for ``reading``, at the student's positions [T, K].
+
+        Raises:
+            TeacherError: They do not fit the reading.
+        """
+        return at_student_positions(rows, self, reading)
 
 
 def plain_part(tokens: Sequence[int], mask: Sequence[int] | None, positions: Positions) -> Part:

@@ -26,19 +26,20 @@ class Assignment:
     weight: float
     top_k: int
 
-    def facts(self, model: str, fingerprint: str) -> dict[str, Any]:
+    def facts(self, model: str, fingerprint: str, *, same_tokenizer: bool = True) -> dict[str, Any]:
         """Its entry in ``teachers`` but for the arrays.
 
         Args:
             model: Model id that it answers for.
             fingerprint: Of its tokenizer, empty where that is not known.
+            same_tokenizer: Whether its ids are the student's.
         """
         return {
             "name": self.name,
             "weight": self.weight,
             "model": model,
             "tokenizer_fingerprint": fingerprint,
-            "same_tokenizer": True,
+            "same_tokenizer": same_tokenizer,
             "temperature": 1.0,
         }
 

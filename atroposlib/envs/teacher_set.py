@@ -4,40 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atroposlib.config.server import ServerBaseline
-from atroposlib.config.teacher import MOST_TOP_K, TeacherConfig, TeacherLimits
+from atroposlib.config.teacher import TeacherConfig
 from atroposlib.config.teachers import PLAIN_NAME, called
 from atroposlib.envs.counters import Counters, Coverage
-from atroposlib.envs.server_handling.addresses import server_configs
 from atroposlib.envs.server_handling.server_manager import ServerManager
 from atroposlib.envs.tasks import all_of, off_loop
 from atroposlib.envs.teacher_check import check_servers
 from atroposlib.envs.teacher_context import ContextRenderer, template_of
+from atroposlib.envs.teacher_loading import tokenizer_name
 from atroposlib.envs.teacher_reading import Rows, longest_of
+from atroposlib.envs.teacher_routing import Assignment
+from atroposlib.envs.teacher_tokenizers import TeacherTokenizers
 from atroposlib.envs.telling import kind_of, one_line
 from atroposlib.envs.tokenizer import read_tokenizer
-from atroposlib.errors import ConfigError
+from atroposlib.errors import TeacherError
 from atroposlib.teacher.cache import ScoreCache
 from atroposlib.teacher.targets import with_extra
 from atroposlib.teacher.teacher import Teacher
-from atroposlib.teacher.tokenizers import fingerprint
 from atroposlib.types import ABSENT_ID, ABSENT_LOGPROB, TeacherScores
 
 if TYPE_CHECKING:
     from atroposlib.config.env import TeacherDistillationConfig
     from atroposlib.envs.runtime import Runtime
-    from atroposlib.envs.teacher_distillation_env import TeacherDistillationEnv
 
 logger = logging.getLogger(__name__)
 
 TAKES_NO_IDS = "scores no ids that it is given; student_top_k adds nothing"
+OTHER_IDS = "has other ids than the student; student_top_k adds nothing"
+OTHER_TOKENIZER = "has another tokenizer ({:.1%} of the student's tokens): its scores travel with chunk ids"
+NOTHING_TO_DISTILL = (
+    "no teacher has the student's tokenizer, so groups carry no distill_token_ids, and a trainer that knows "
+    "nothing else finds no target in them; env.distill_projection: exact fills them where one token says the "
+    "same on both sides"
+)
 
 _GET_LOGPROBS = ServerManager.get_logprobs
 
@@ -50,9 +56,11 @@ class TeacherSet:
         teachers: The teachers themselves; empty where only a ServerManager is to be asked.
         manager: The ServerManager that stands for the first teacher.
         cache: What the teachers share and this set closes.
+        tokenizer_fingerprint: Of the student's tokenizer; empty for a plain teacher alone.
+        tokenizers: Of the teachers; None where nobody compares them, so that all are the student's.
 
     Attributes:
-        fingerprint: Of the vocabulary that student and named teachers share; empty for a plain teacher alone.
+        tokenizers: As above.
     """
 
     def __init__(
@@ -62,10 +70,12 @@ class TeacherSet:
         manager: Any = None,
         cache: ScoreCache | None = None,
         tokenizer_fingerprint: str = "",
+        tokenizers: TeacherTokenizers | None = None,
     ) -> None:
         self.configs = configs
         self.teachers = teachers or {}
-        self.fingerprint = tokenizer_fingerprint
+        self._fingerprint = tokenizer_fingerprint
+        self.tokenizers = tokenizers or TeacherTokenizers(None, {})
         self._manager = manager
         self._cache = cache
         self._troubles: dict[str, str | None] = {}
@@ -115,8 +125,30 @@ class TeacherSet:
             self.tell_once(name, TAKES_NO_IDS)
         return await off_loop(len(ids) * scores.ids.shape[1], lambda: _laid_out(scores, extra_ids, len(ids)))
 
+    def is_other(self, name: str) -> bool:
+        """Whether a teacher is known to have another tokenizer than the student."""
+        kin = self.tokenizers.of(name)
+        return kin is not None and not kin.same
+
+    async def meet(self, names: Iterable[str]) -> dict[str, TeacherError]:
+        """Learn the tokenizers that only the teachers' servers tell; the failures of those that do not.
+
+        Raises:
+            ConfigError: A server hands out no tokenizer, or one that cannot be aligned.
+        """
+        troubles: dict[str, TeacherError] = {}
+        for name in names:
+            try:
+                await self.tokenizers.complete(name)
+            except TeacherError as error:
+                troubles[name] = error
+        return troubles
+
     def takes_ids(self, name: str) -> bool:
-        """Whether a teacher may score ids that it is given; told once when it is known not to."""
+        """Whether a teacher may score the student's ids; told once when it is known not to."""
+        if self.is_other(name):
+            self.tell_once(name, OTHER_IDS)
+            return False
         teacher = self.teachers.get(name)
         can = [] if teacher is None else teacher.capabilities
         if can and not any(one.extra_ids for one in can):
@@ -124,11 +156,11 @@ class TeacherSet:
             return False
         return teacher is not None
 
-    def tell_once(self, name: str, what: str) -> None:
-        """One warning about a teacher, however often the same is found."""
+    def tell_once(self, name: str, what: str, example: str = "") -> None:
+        """One warning about a teacher, however often the same is found; with the first example of it."""
         if (name, what) not in self._told_once:
             self._told_once.add((name, what))
-            logger.warning("%s %s", called(name), what)
+            logger.warning("%s %s%s", called(name), what, f": {example}" if example else "")
 
     def longest(self, name: str) -> int | None:
         """Most tokens that every server of a teacher scores at once; None where none has told."""
@@ -141,31 +173,64 @@ class TeacherSet:
         told = [] if teacher is None else [can.model for can in teacher.capabilities]
         return next((model for model in told if model), self.configs[name].servers()[0].model_name)
 
+    def facts(self, who: Assignment) -> dict[str, Any]:
+        """A teacher's entry in ``teachers`` but for the arrays."""
+        told = self.tokenizers.fingerprint(who.name, self._fingerprint)
+        return who.facts(self.model(who.name), told, same_tokenizer=not self.is_other(who.name))
+
     async def renderer(self, name: str, student: Any) -> ContextRenderer:
         """What renders the context that only this teacher sees; its tokenizer is loaded once."""
         if name not in self._renderers:
             config = self.configs[name]
-            wanted = tokenizer_name(config.servers()[0])
-            same = wanted == getattr(student, "name_or_path", None)
-            theirs = student if same else await asyncio.to_thread(read_tokenizer, wanted)
-            self._renderers[name] = ContextRenderer(student, theirs, template_of(name, config, theirs))
+            kin, wanted = self.tokenizers.of(name), tokenizer_name(config.servers()[0])
+            theirs = kin.tokenizer if kin is not None else None
+            if theirs is None:
+                same = wanted == getattr(student, "name_or_path", None)
+                theirs = student if same else await asyncio.to_thread(read_tokenizer, wanted)
+            self._renderers[name] = ContextRenderer(
+                student, theirs, template_of(name, config, theirs), config.chat_template_kwargs
+            )
         return self._renderers[name]
 
-    async def check(self, server: Any, tokenizer: Any, top_k: int) -> None:
-        """Ask every server of every teacher one quick question; ``server`` is what is asked for the first.
+    async def check(self, server: Any, tokenizer: Any, config: TeacherDistillationConfig) -> None:
+        """Ask every server of every teacher one quick question.
+
+        Args:
+            server: What is asked for the first teacher.
+            tokenizer: The student's.
+            config: The environment's settings.
 
         Raises:
             TeacherUnreachable: No server of a teacher answers.
             AtroposError: A server is not what the settings say.
         """
+        top_ks = {
+            name: config.teacher_top_k if one.top_k is None else one.top_k
+            for name, one in self.configs.items()
+        }
+        troubles = await self.meet(name for name, k in top_ks.items() if k >= 0)
+        if troubles:
+            raise next(iter(troubles.values()))
+        await self._prepare_others(config)
         checks: list[Coroutine[Any, Any, None]] = []
-        for name, config in self.configs.items():
-            k = top_k if config.top_k is None else config.top_k
+        for name, k in top_ks.items():
             replaced = self.is_replaced(server, name)
-            servers = [one.config for one in server.servers] if replaced else config.servers()
+            servers = [asked.config for asked in server.servers] if replaced else self.configs[name].servers()
             if k >= 0 and servers:
-                checks.append(check_servers(name, servers, tokenizer, k))
+                kin = self.tokenizers.of(name)
+                theirs = tokenizer if kin is None else kin.tokenizer
+                checks.append(check_servers(name, servers, theirs, k))
         await all_of(checks)
+
+    async def _prepare_others(self, config: TeacherDistillationConfig) -> None:
+        """Tell which teachers have another tokenizer, and make ready what is slow to make for them."""
+        others = [name for name in self.configs if self.is_other(name)]
+        for name in others:
+            await self.tokenizers.viewer(name)
+            kin = self.tokenizers.of(name)
+            logger.info("%s %s", called(name), OTHER_TOKENIZER.format(kin.overlap if kin else 0.0))
+        if len(others) == len(self.configs) and getattr(config, "distill_projection", "off") == "off":
+            logger.warning(NOTHING_TO_DISTILL)
 
     def tell(self, who: str, failures: Sequence[Exception]) -> None:
         """One line when somebody begins to fail in another way than before, and one when it ends."""
@@ -222,58 +287,3 @@ def _laid_out(scores: TeacherScores, extra_ids: NDArray[np.int32] | None, length
     rows = slice(scores.start, scores.start + len(scores.ids))
     token_ids[rows], logprobs[rows] = scores.ids, scores.logprobs
     return token_ids, logprobs
-
-
-def open_teachers(env: TeacherDistillationEnv, configs: Mapping[str, TeacherConfig]) -> TeacherSet:
-    """The teachers of an environment; nothing is connected yet.
-
-    Args:
-        env: Whose settings and tokenizer hold.
-        configs: The teachers' by name, the plain one first.
-
-    Raises:
-        ConfigError: A template that cannot be read, or more columns than a group may have.
-    """
-    config = env.config
-    for name, one in configs.items():
-        template_of(name, one, env.tokenizer)
-        _require_room(name, one, config)
-    usual = TeacherLimits()
-    limits = TeacherLimits(
-        patience_s=getattr(config, "teacher_patience", usual.patience_s),
-        tokens_in_flight=getattr(config, "teacher_tokens_in_flight", usual.tokens_in_flight),
-    )
-    size, path = getattr(config, "teacher_cache_mb", 0), getattr(config, "teacher_cache_path", None)
-    cache = ScoreCache(size << 20, path) if size or path else None
-    shared = "" if list(configs) == [PLAIN_NAME] else fingerprint(env.tokenizer)
-    teachers = {
-        name: Teacher(
-            name,
-            server_configs(one.servers(), teacher=True),
-            limits,
-            cache=cache,
-            tokenizer=shared,
-            dtype=getattr(config, "logprob_dtype", "float32"),
-        )
-        for name, one in configs.items()
-    }
-    return TeacherSet(configs, teachers, env.teacher_server, cache, shared)
-
-
-def _require_room(name: str, teacher: TeacherConfig, config: TeacherDistillationConfig) -> None:
-    """Refuse more columns than the API takes: every group would be dropped."""
-    named = getattr(config, "student_top_k", 0)
-    top_k = config.teacher_top_k if teacher.top_k is None else teacher.top_k
-    if top_k + named > MOST_TOP_K:
-        raise ConfigError(
-            f"rows of {called(name)} have too many columns",
-            where="env.student_top_k",
-            got=f"1 + {top_k} of the teacher + {named} of the student",
-            expected=f"at most {MOST_TOP_K + 1}",
-        )
-
-
-def tokenizer_name(config: ServerBaseline) -> str:
-    """Hub id or directory of a server's tokenizer: ``model_name`` unless it is set."""
-    named = getattr(config, "tokenizer_name", "none")
-    return config.model_name if named in ("", "none") else named

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +11,6 @@ from atroposlib.envs.telling import first_line
 from atroposlib.errors import UsageError
 
 PLAIN_CLASS = "PreTrainedTokenizerFast"
-
-
-def load_tokenizer(name: str) -> Any:
-    """The tokenizer of a hub id or directory. Raises UsageError when it cannot be loaded."""
-    try:
-        return read_tokenizer(name)
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            "the tokenizer cannot be loaded",
-            code="usage.model",
-            where="env.tokenizer_name",
-            got=f"{name!r}: {first_line(error)}",
-            fix="give a hub id or a directory with tokenizer.json",
-        ) from error
 
 
 def read_tokenizer(name: str) -> Any:
@@ -36,6 +23,26 @@ def read_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(name, use_fast=True)
+
+
+def load_tokenizer(
+    name: str, where: str = "env.tokenizer_name", read: Callable[[str], Any] = read_tokenizer
+) -> Any:
+    """The tokenizer of a hub id or directory, as ``read`` reads it.
+
+    Raises:
+        UsageError: It cannot be loaded; ``where`` names the setting that names it.
+    """
+    try:
+        return read(name)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            "the tokenizer cannot be loaded",
+            code="usage.model",
+            where=where,
+            got=f"{name!r}: {first_line(error)}",
+            fix="give a hub id or a directory with tokenizer.json",
+        ) from error
 
 
 def _declares_plain_class(directory: Path) -> bool:

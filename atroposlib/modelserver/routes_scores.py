@@ -24,6 +24,11 @@ class ModelScorer:
         self._model = model
         self._server = f"atropos {version('atroposlib')}"
 
+    @property
+    def tokenizer_source(self) -> tuple[str, str | None]:
+        """What the tokenizer was loaded from; the weights may have come from elsewhere since."""
+        return self._model.codec.source, None
+
     async def facts(self) -> ServerFacts:
         """What it can."""
         model = self._model

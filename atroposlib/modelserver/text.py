@@ -20,6 +20,7 @@ class TextCodec:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
+        self.source: str = tokenizer.name_or_path
         self._backend: Any = tokenizer._tokenizer
         self._backend.no_padding()
         self._backend.no_truncation()

@@ -70,7 +70,15 @@ def what_is_asked(
     settings: ScoreSettings, configs: Mapping[str, TeacherConfig], tokenizer: str
 ) -> dict[str, Any]:
     """All that decides what the shards hold: whoever goes on with a job must ask the same."""
-    members = ("model_name", "top_k", "weight", "route", "system_prompt", "chat_template")
+    members = (
+        "model_name",
+        "top_k",
+        "weight",
+        "route",
+        "system_prompt",
+        "chat_template",
+        "chat_template_kwargs",
+    )
     teachers = {name: {key: getattr(one, key) for key in members} for name, one in configs.items()}
     for name, one in configs.items():
         teachers[name]["model_name"] = one.servers()[0].model_name

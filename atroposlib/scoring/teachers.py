@@ -15,10 +15,9 @@ from atroposlib.config.scoring import ScoreSettings
 from atroposlib.config.teacher import TeacherConfig, TeacherLimits
 from atroposlib.envs.server_handling.addresses import server_configs
 from atroposlib.envs.teacher_context import ContextRenderer, template_of
+from atroposlib.envs.teacher_loading import tokenizer_name
 from atroposlib.envs.teacher_reading import longest_of
-from atroposlib.envs.teacher_set import tokenizer_name
-from atroposlib.envs.telling import first_line
-from atroposlib.envs.tokenizer import read_tokenizer
+from atroposlib.envs.tokenizer import load_tokenizer
 from atroposlib.errors import ConfigError, TeacherError, UsageError
 from atroposlib.scoring.asking import JobTeacher
 from atroposlib.teacher import canary
@@ -40,7 +39,7 @@ def load_student(name: str | None) -> Any:
     """
     if name is None:
         return None
-    tokenizer = _load(name, "tokenizer_name")
+    tokenizer = load_tokenizer(name, "tokenizer_name")
     if not tokenizer.is_fast:
         raise UsageError(
             "the tokenizer does not tell which characters its tokens stand for",
@@ -63,29 +62,17 @@ def check_tokenizers(configs: Mapping[str, TeacherConfig], student: Any) -> dict
         for wanted in dict.fromkeys(map(tokenizer_name, config.servers())):
             where = f"tokenizer_name of teacher {name}"
             same = wanted == student.name_or_path
-            found[name] = student if same else _load(wanted, where)
+            found[name] = student if same else load_tokenizer(wanted, where)
             match = compare(student, found[name])
             if match.verdict != "same":
                 raise ConfigError(
-                    "Cross-tokenizer distillation is not supported: the vocabularies differ",
+                    "only teachers with the student's tokenizer score a file, and the vocabularies differ",
                     where=where,
-                    got=f"{wanted}, {match.differing} ids stand for other tokens",
+                    got=f"{wanted}: {match.reason}",
                     expected=f"the vocabulary of {student.name_or_path}",
+                    fix="take such a teacher, or score in an environment, which aligns other tokenizers",
                 )
     return found
-
-
-def _load(name: str, where: str) -> Any:
-    try:
-        return read_tokenizer(name)
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            "the tokenizer cannot be loaded",
-            code="usage.model",
-            where=where,
-            got=f"{name!r}: {first_line(error)}",
-            fix="give a hub id or a directory with tokenizer.json",
-        ) from error
 
 
 @asynccontextmanager
@@ -138,7 +125,8 @@ async def open_teachers(
 def _renderer(name: str, config: TeacherConfig, student: Any, tokenizer: Any) -> ContextRenderer | None:
     if student is None:
         return None
-    return ContextRenderer(student, tokenizer, template_of(name, config, tokenizer))
+    template = template_of(name, config, tokenizer)
+    return ContextRenderer(student, tokenizer, template, config.chat_template_kwargs)
 
 
 async def recognise(name: str, teacher: Scorer, directory: Path) -> None:

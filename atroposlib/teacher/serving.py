@@ -26,6 +26,7 @@ from atroposlib.teacher.binary import (
     encode_answer,
 )
 from atroposlib.teacher.protocol import Question
+from atroposlib.teacher.tokenizer_files import TOKENIZER_PATH, read_files
 from atroposlib.types import ABSENT_ID, TeacherScores
 
 Result = TypeVar("Result")
@@ -39,6 +40,10 @@ class ScoringServer(Protocol):
     @property
     def names(self) -> Sequence[str]:
         """Names that clients may call the model by; the first is its own."""
+
+    @property
+    def tokenizer_source(self) -> tuple[str, str | None]:
+        """Directory or hub id of the model's tokenizer, and its revision on the hub."""
 
     async def facts(self) -> ServerFacts:
         """What it can."""
@@ -73,7 +78,7 @@ class Refused(Exception):
 
 
 def scores_router(server_of: Callable[[Request], ScoringServer]) -> APIRouter:
-    """The two routes; ``server_of`` finds the engine of a request."""
+    """The three routes; ``server_of`` finds the engine of a request."""
     router = APIRouter()
 
     @router.get(CAPABILITIES_PATH)
@@ -86,6 +91,15 @@ def scores_router(server_of: Callable[[Request], ScoringServer]) -> APIRouter:
             return refused.response()
         return Response(msgspec.json.encode(await server.facts()), media_type="application/json")
 
+    @router.get(TOKENIZER_PATH)
+    async def tokenizer(request: Request) -> Response:
+        """The files of the model's tokenizer; 404 when it has no tokenizer.json."""
+        body = await asyncio.to_thread(_tokenizer_json, *server_of(request).tokenizer_source)
+        if body is None:
+            refused = Refused("The model has no tokenizer.json.", status=404, kind="NotFoundError")
+            return refused.response()
+        return Response(body, media_type="application/json")
+
     @router.post(SCORES_PATH)
     async def scores(request: Request) -> Response:
         """Scores of sequences of token ids, as bytes."""
@@ -97,6 +111,11 @@ def scores_router(server_of: Callable[[Request], ScoringServer]) -> APIRouter:
             return Refused(str(error), error.where).response()
 
     return router
+
+
+def _tokenizer_json(source: str, revision: str | None) -> bytes | None:
+    files = read_files(source, revision)
+    return None if files is None else msgspec.json.encode(files)
 
 
 async def _answer(request: Request, server: ScoringServer) -> Response:

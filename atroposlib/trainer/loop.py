@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from atroposlib.collate.sequences import CollateCounts, train_sequences
+from atroposlib.collate.sequences import OTHER_TOKENIZERS_ONLY, CollateCounts, train_sequences
 from atroposlib.config.trainer import TrainerSettings
 from atroposlib.errors import RunError
 from atroposlib.journal import Journal
@@ -157,12 +157,16 @@ class TrainingRun:
         self._untaught_batches += 1
         logger.warning("a batch without any teacher target was left out")
         if self._untaught_batches == MOST_UNTAUGHT_BATCHES_IN_A_ROW:
+            others = OTHER_TOKENIZERS_ONLY in counts.dropped_groups
             self._hopeless = RunError(
                 f"no teacher target in {self._untaught_batches} batches in a row",
                 code="train.no_target",
                 where=f"after step {self.step}",
                 got=f"dropped groups of the last batch by reason: {dict(counts.dropped_groups)}",
-                fix="does the environment have a teacher (teacher_enabled)? is max_token_len long enough?",
+                fix="the teachers have another tokenizer than the student: set env.distill_projection to "
+                "exact, or add a teacher with the student's tokenizer"
+                if others
+                else "does the environment have a teacher (teacher_enabled)? is max_token_len long enough?",
             )
 
     def _leave_out(self, result: StepResult, groups: int, sequences: int) -> None:

@@ -36,6 +36,12 @@ class VllmScorer:
         self._facts: ServerFacts | None = None
         self._trying = asyncio.Lock()
 
+    @property
+    def tokenizer_source(self) -> tuple[str, str | None]:
+        """What vLLM has loaded the tokenizer from."""
+        model = self._engine.model_config
+        return model.tokenizer, model.tokenizer_revision
+
     async def facts(self) -> ServerFacts:
         """What the engine can; that it scores ids that the caller names is tried once."""
         async with self._trying:

@@ -20,7 +20,7 @@ from atroposlib.types import (
     TeacherTargets,
 )
 from atroposlib.wire.checks import check_shapes
-from atroposlib.wire.schema import ARRAY_KEYS, TEACHER_ARRAY_KEYS
+from atroposlib.wire.schema import ARRAY_KEYS, CHUNK_IDS, TEACHER_ARRAY_KEYS
 from atroposlib.wire.shapes import are_whole, check_length, check_rows, short
 from atroposlib.wire.target_lists import rectangular, targets_from_lists
 
@@ -135,7 +135,7 @@ def json_ready(group: Group) -> dict[str, Any]:
 
 def _entry(teacher: TeacherTargets, lengths: list[int]) -> dict[str, Any]:
     entry: dict[str, Any] = dict(teacher.facts)
-    for name in ("tokens", "student_chunk_id", "teacher_chunk_id"):
+    for name in ("tokens", *CHUNK_IDS):
         if getattr(teacher, name) is not None:
             entry[name] = getattr(teacher, name)
     if teacher.targets is not None:
@@ -181,10 +181,11 @@ def _other_tokens(
     theirs = None if listed is None else _int_rows(listed, f"{where}.tokens", ABSENT_ID, True)
     if theirs is not None:
         check_length(theirs, len(tokens), f"{where}.tokens")
-        if all(map(np.array_equal, theirs, tokens)):
+        has_chunks = any(entry.get(name) is not None for name in CHUNK_IDS)
+        if not has_chunks and all(map(np.array_equal, theirs, tokens)):
             theirs = None
     chunks: dict[str, list[NDArray[np.int32]]] = {}
-    for name, spoken in (("student_chunk_id", tokens), ("teacher_chunk_id", theirs or tokens)):
+    for name, spoken in zip(CHUNK_IDS, (tokens, theirs or tokens), strict=True):
         rows = cast(Rows | None, entry.get(name))
         if rows is not None:
             chunks[name] = _int_rows(rows, f"{where}.{name}", ABSENT_ID, True)

@@ -15,6 +15,7 @@ from atroposlib.wire.arrays import shared_targets, student_targets, to_arrays
 from atroposlib.wire.checks import check_lengths, check_sequences, check_shapes
 from atroposlib.wire.json_text import json_bytes, parse_json
 from atroposlib.wire.limits import DEFAULT, Limits, too_large
+from atroposlib.wire.schema import CHUNK_IDS
 from atroposlib.wire.shapes import check_free_form, check_length, short
 from atroposlib.wire.targets import compact
 
@@ -121,7 +122,7 @@ def _add_teacher(
         _add_targets(arrays, prefix, compact(teacher.targets, dtype))
     if teacher.tokens is not None:
         arrays[f"{prefix}.lengths"] = _lengths(teacher.tokens)
-    for name in ("tokens", "student_chunk_id", "teacher_chunk_id"):
+    for name in ("tokens", *CHUNK_IDS):
         rows = getattr(teacher, name)
         if rows is not None:
             arrays[f"{prefix}.{name}"] = _flat(rows, np.int32, f"{prefix}.{name}")
@@ -186,7 +187,7 @@ def _take_teacher(
         tokens = _split(_take(arrays, f"{prefix}.tokens", "i4"), own, f"{prefix}.tokens")
     chunks = {
         name: _split(_take(arrays, f"{prefix}.{name}", "i4"), expected, f"{prefix}.{name}")
-        for name, expected in (("student_chunk_id", lengths), ("teacher_chunk_id", own))
+        for name, expected in zip(CHUNK_IDS, (lengths, own), strict=True)
         if f"{prefix}.{name}" in arrays
     }
     return TeacherTargets(facts=facts, tokens=tokens, targets=_take_targets(arrays, prefix), **chunks)

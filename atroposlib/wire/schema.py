@@ -101,5 +101,8 @@ RIDING_KEYS = ("group_id", "policy_version", "teachers")
 ARRAY_KEYS = frozenset(ScoredData.model_fields) - frozenset(FreeFields.model_fields)
 """The keys that a frame carries as arrays or in a place of their own (``scores``, ``teachers``)."""
 
+CHUNK_IDS = ("student_chunk_id", "teacher_chunk_id")
+"""The keys of a teacher's entry that pair its tokens with the student's: at the student's, at its own."""
+
 TEACHER_ARRAY_KEYS = frozenset(Teacher.model_fields)
 """The keys of a teacher's entry that are arrays; its other keys are facts."""

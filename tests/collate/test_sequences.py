@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from atroposlib.collate import CollateCounts, TrainSequence, train_sequences
-from atroposlib.types import Group, Targets
+from atroposlib.types import Group, Targets, TeacherTargets
 from atroposlib.wire.arrays import to_arrays
 
 VOCABULARY = 100
@@ -123,6 +123,20 @@ def test_a_sequence_without_rows_is_left_untrained(targets: dict[int, Columns] |
     assert counts.untrained_rows == {"no_arrays": 2}
     assert counts.dropped_sequences == {"no_target": 1}
     assert counts.dropped_groups == {"no_target": 1}
+
+
+def test_sequence_that_only_another_tokenizer_has_scored_is_counted_as_such() -> None:
+    other = TeacherTargets(
+        {"same_tokenizer": False},
+        tokens=[np.array([5, 6], np.int32)],
+        targets=make_targets([{1: [(6, LN_HALF)]}]),
+        student_chunk_id=[np.array([-1, 0, 0], np.int32)],
+        teacher_chunk_id=[np.array([-1, 0], np.int32)],
+    )
+    kept, counts = sequences_of(replace(make_group([1, 2, 3], [1, 2], None), teachers=[other]))
+    assert kept == []
+    assert counts.untrained_rows == {"no_same_tokenizer_target": 2}
+    assert counts.dropped_groups == {"no_same_tokenizer_target": 1}
 
 
 @pytest.mark.parametrize(

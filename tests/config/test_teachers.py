@@ -49,6 +49,12 @@ def test_teachers_that_cannot_be_meant_are_refused(
         all_teachers(plain, named)
 
 
+@pytest.mark.parametrize("name", ["add_generation_prompt", "tokenize", "chat_template", "messages"])
+def test_value_for_a_template_that_we_give_ourselves_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"not a value for the template: {name}"):
+        TeacherConfig(chat_template_kwargs={"enable_thinking": False, name: True})
+
+
 @pytest.mark.parametrize("route", ["everything", "env:", "env:a,", "all,named"])
 def test_route_that_means_nothing_is_refused(route: str) -> None:
     with pytest.raises(ValueError, match="route"):

@@ -29,7 +29,8 @@ def urls(found: Patients) -> dict[str, list[str | None]]:
 def test_an_environments_file_with_settings_of_its_own(tmp_path: Path) -> None:
     found = patients(
         tmp_path,
-        "env: {tokenizer_name: org/student, teacher_top_k: 20, my_own_setting: 1}\n"
+        "env: {tokenizer_name: org/student, alignment: same_tokenizer, teacher_top_k: 20, "
+        "my_own_setting: 1}\n"
         "openai: [{base_url: 'http://s:1'}, {base_url: 'http://s:2'}]\n"
         "teacher: {base_url: 'http://t:1', model_name: big}\n"
         "teachers: {math: {base_url: 'http://m:1', top_k: 5}}\n"
@@ -37,6 +38,7 @@ def test_an_environments_file_with_settings_of_its_own(tmp_path: Path) -> None:
     )
     assert found.env.model_dump() == {
         "tokenizer_name": "org/student",
+        "alignment": "same_tokenizer",
         "teacher_top_k": 20,
         "max_token_length": None,
     }

@@ -17,6 +17,7 @@ from atroposlib.doctor.run import diagnose
 from tests.support.fake_vllm import scores_body
 from tests.support.running_model_server import running_model_server
 from tests.support.scripted_server import Reply, Request, ScriptedServer
+from tests.support.tiny_teacher import write_other_model
 
 AWAY = "http://127.0.0.1:9"
 
@@ -65,6 +66,24 @@ def test_servers_of_one_model_pass(served: str, tiny_model_dir: Path, examine: E
     assert found["student", "own teacher"]["facts"]["largest_difference_nats"] < 1e-3
     # 511 rows of ids and logprobs, 4 bytes each, 9 columns, and a header of a few hundred bytes.
     assert found["teacher", "speed"]["facts"]["bytes_per_1k_tokens"] == pytest.approx(72_000, rel=0.05)
+
+
+def test_teacher_whose_tokenizer_only_its_server_tells_is_compared_by_it(
+    tiny_model_dir: Path, tmp_path: Path, examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATROPOS_CACHE", str(tmp_path / "cache"))
+    other = write_other_model(tmp_path / "other")
+    with running_model_server(other, served_model_name="other") as url:
+        named = ("--teacher.base_url", url, "--env.tokenizer_name", str(tiny_model_dir))
+        code, found = examine(*named)
+        assert code == 0
+        assert found["teacher", "tokenizer"]["facts"]["verdict"] == "alignable"
+        assert found["teacher", "tokenizer"]["facts"]["coverage"] == 1.0
+        # The student's ids are never sent to it.
+        passed = {"served tokenizer": "ok", "end of turn": "ok", "vocabulary": "skip", "order": "ok"}
+        assert passed.items() <= statuses(found, "teacher").items()
+        code, found = examine(*named, "--env.alignment", "same_tokenizer")
+        assert (code, found["teacher", "tokenizer"]["status"]) == (1, "fail")
 
 
 def test_too_large_a_top_k_is_a_finding_of_its_own(served: str, examine: Examine) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
+from transformers import PreTrainedTokenizerFast
 
+from atroposlib.doctor.alignable import SAMPLE
 from atroposlib.doctor.tokenizers import (
     END_OF_TURN,
     TOKENIZER,
@@ -24,6 +28,7 @@ from tests.support.scripted_server import Reply, Request, ScriptedServer
 from tests.support.tokenizers import merging_tokenizer
 
 Make = Callable[..., Any]
+ROLE_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def checked(student: Any, teacher: Any, **more: Any) -> dict[str, Any]:
@@ -39,12 +44,51 @@ def test_one_vocabulary_is_fine_and_its_fingerprint_told(tokenizer: Make) -> Non
     assert found[END_OF_TURN].status == "ok"
 
 
-def test_another_vocabulary_is_refused_with_what_both_have(tokenizer: Make, tmp_path: Path) -> None:
+def test_another_tokenizer_is_alignable_with_what_a_text_is_covered(tokenizer: Make, tmp_path: Path) -> None:
     found = checked(tokenizer(), merging_tokenizer(tmp_path))
-    assert found[TOKENIZER].status == "fail"
-    assert found[TOKENIZER].facts["differing"] == 4
-    assert found[TOKENIZER].facts["overlap"] == 1.0
-    assert "100.0%" in found[TOKENIZER].detail
+    assert found[TOKENIZER].status == "ok"
+    # Both write every byte, so nothing of a text is lost.
+    facts = found[TOKENIZER].facts
+    assert (facts["verdict"], facts["coverage"], facts["overlap"]) == ("alignable", 1.0, 1.0)
+    # Id 256 is text beside a marker, id 259 a marker beside nothing.
+    assert facts["differing"] == 2
+    assert found[END_OF_TURN].status == "ok"
+
+
+def test_a_tokenizer_that_changes_text_is_warned_of(tokenizer: Make, tmp_path: Path) -> None:
+    merging_tokenizer(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    lossy = json.loads(file.read_text("utf-8")) | {"normalizer": {"type": "Lowercase"}}
+    file.write_text(json.dumps(lossy), encoding="utf-8")
+    found = checked(tokenizer(), PreTrainedTokenizerFast.from_pretrained(str(tmp_path)))[TOKENIZER]
+    assert found.status == "warn"
+    # 2 capitals of ASCII, 2 of the 2-byte Cyrillic, and an S: each is a token of one byte to the student.
+    capitals = sum(len(letter.encode()) for letter in SAMPLE if letter != letter.lower())
+    assert found.facts["coverage"] == pytest.approx(1 - capitals / len(SAMPLE.encode()), abs=0.01)
+
+
+def test_another_tokenizer_is_refused_where_none_may_be(tokenizer: Make, tmp_path: Path) -> None:
+    found = checked(tokenizer(), merging_tokenizer(tmp_path), align=False)[TOKENIZER]
+    assert (found.status, found.facts["verdict"]) == ("fail", "refused")
+    assert "100.0%" in found.detail
+    assert "env.alignment" in str(found.fix)
+
+
+def test_a_tokenizer_without_a_byte_table_is_refused_with_the_reason(tokenizer: Make) -> None:
+    slow = SimpleNamespace(
+        name_or_path="slow", eos_token=None, get_vocab=lambda: {"a": 0}, **dict.fromkeys(ROLE_IDS)
+    )
+    found = checked(tokenizer(), slow)[TOKENIZER]
+    assert (found.status, found.facts["verdict"]) == ("fail", "refused")
+    assert "slow tokenizer" in found.detail
+
+
+def test_ends_that_no_alignment_pairs_are_warned_of(tokenizer: Make, tmp_path: Path) -> None:
+    ends_with_a_begin = "{% for message in messages %}{{ message['content'] }}<|im_start|>{% endfor %}"
+    found = checked(tokenizer(), merging_tokenizer(tmp_path, ends_with_a_begin))[END_OF_TURN]
+    assert found.status == "warn"
+    assert found.facts == {"student": "<|im_end|>", "teacher": "<|im_start|>"}
+    assert "masked" in str(found.fix)
 
 
 def test_without_a_student_tokenizer_nothing_is_compared(tokenizer: Make) -> None:
@@ -74,6 +118,7 @@ def test_the_template_decides_how_a_turn_ends(tokenizer: Make) -> None:
     assert turn_end(tokenizer(eos_token="<|endoftext|>", chat_template=None)) == "<|endoftext|>"
     plain = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
     assert turn_end(tokenizer(chat_template=plain)) == "<|im_end|>"
+    assert turn_end(tokenizer(chat_template="{{ raise_exception('no') }}")) == "<|im_end|>"
 
 
 def test_without_an_end_token_the_end_is_not_compared(tokenizer: Make) -> None:

@@ -20,6 +20,7 @@ from atroposlib.teacher.binary import (
     encode_request,
 )
 from atroposlib.teacher.protocol import Question
+from atroposlib.teacher.tokenizer_files import TOKENIZER_PATH
 from atroposlib.types import TeacherScores
 from tests.modelserver.conftest import Served, serving
 from tests.support.oracle import Oracle, float64_oracle
@@ -123,6 +124,14 @@ def passes_of(server: Served, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(server.engine, "prefill", counted)
     return passes
+
+
+async def test_tokenizer_is_what_the_model_was_loaded_with(tiny: Served, tiny_model_dir: Path) -> None:
+    reply = await tiny.client.get(TOKENIZER_PATH)
+    assert reply.status_code == 200
+    files = reply.json()
+    assert files["tokenizer"] == (tiny_model_dir / "tokenizer.json").read_text("utf-8")
+    assert files["config"] == (tiny_model_dir / "tokenizer_config.json").read_text("utf-8")
 
 
 async def test_rows_before_the_start_do_not_pass_the_head(

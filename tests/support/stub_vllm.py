@@ -74,7 +74,11 @@ class Engine:
     started: asyncio.Event = field(default_factory=asyncio.Event)
     model_config: Any = field(
         default_factory=lambda: SimpleNamespace(
-            max_model_len=64, max_logprobs=20, get_vocab_size=lambda: VOCABULARY
+            max_model_len=64,
+            max_logprobs=20,
+            get_vocab_size=lambda: VOCABULARY,
+            tokenizer="none",
+            tokenizer_revision=None,
         )
     )
 

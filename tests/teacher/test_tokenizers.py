@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from atroposlib.align.vocabulary import read_vocabulary
 from atroposlib.teacher.tokenizers import TokenizerMatch, compare, fingerprint
 from tests.support.tiny import write_tokenizer
 from tests.support.tokenizers import merging_tokenizer
@@ -58,13 +59,22 @@ def test_same_tokenizer_has_everything_in_common() -> None:
 def test_overlap_counts_the_students_tokens_whatever_their_ids() -> None:
     student, teacher = made_up({"a": 0, "b": 1, "c": 2, "d": 3}), made_up({"a": 0, "c": 1, "x": 2, "y": 3})
     # a stands for itself; ids 1, 2 and 3 for another token each.
-    assert compare(student, teacher) == TokenizerMatch("other", 0.5, 3)
+    match = compare(student, teacher)
+    assert (match.overlap, match.differing) == (0.5, 3)
 
 
 def test_a_longer_vocabulary_is_another_one() -> None:
     short, long = made_up({"a": 0}), made_up({"a": 0, "b": 1})
-    assert compare(short, long) == TokenizerMatch("other", 1.0, 1)
-    assert compare(long, short) == TokenizerMatch("other", 0.5, 1)
+    match = compare(short, long)
+    assert (match.overlap, match.differing) == (1.0, 1)
+    match = compare(long, short)
+    assert (match.overlap, match.differing) == (0.5, 1)
+
+
+def test_others_without_a_byte_table_are_refused_for_the_reason_that_there_is_none() -> None:
+    match = compare(made_up({"a": 0}), made_up({"b": 0}))
+    assert match.verdict == "refused"
+    assert "slow tokenizer" in match.reason
 
 
 def test_real_tokenizers_with_added_tokens(tmp_path: Path) -> None:
@@ -84,5 +94,8 @@ def test_real_tokenizers_with_added_tokens(tmp_path: Path) -> None:
     # A base and an instruction model: one vocabulary, two ends.
     assert compare(one, base).verdict == "same"
     assert fingerprint(one) != fingerprint(base)
-    # "ab" took id 256, so the three special tokens moved up by one: ids 256 to 259 differ.
-    assert compare(one, merging) == TokenizerMatch("other", 1.0, 4)
+    assert fingerprint(one) == read_vocabulary(tmp_path / "one").fingerprint
+    # "ab" took id 256, so the three special tokens moved up by one: 256 is text beside a marker, and 259 is
+    # a marker beside nothing. Of 257 and 258, which are markers in both, no bytes are compared.
+    match = compare(one, merging)
+    assert (match.verdict, match.overlap, match.differing) == ("alignable", 1.0, 2)

@@ -25,8 +25,10 @@ from atroposlib.teacher.binary import (
     encode_request,
 )
 from atroposlib.teacher.protocol import Question
+from atroposlib.teacher.tokenizer_files import TOKENIZER_PATH
 from tests.support.questions import answer, question
 from tests.support.stub_vllm import VOCABULARY, Engine, Flat, installed
+from tests.support.tiny import write_tokenizer
 
 SEVERAL = [question(9, 4, 3, seed=1), question(2, 4, seed=2), question(30, 4, 29, seed=3)]
 
@@ -213,6 +215,26 @@ async def test_unknown_name_is_told_by_the_capabilities(client: httpx.AsyncClien
     reply = await client.get(CAPABILITIES_PATH, params={"model": "other"})
     assert error_of(reply) == (404, "NotFoundError", "model")
     assert "big, also" in reply.text
+
+
+async def test_tokenizer_is_that_of_the_models_directory(
+    client: httpx.AsyncClient, engine: Engine, tmp_path: Path
+) -> None:
+    write_tokenizer(tmp_path)
+    engine.model_config.tokenizer = str(tmp_path)
+    reply = await client.get(TOKENIZER_PATH)
+    assert reply.json() == {
+        "tokenizer": (tmp_path / "tokenizer.json").read_text("utf-8"),
+        "config": (tmp_path / "tokenizer_config.json").read_text("utf-8"),
+        "chat_template": None,
+    }
+
+
+async def test_model_without_a_fast_tokenizer_hands_out_none(
+    client: httpx.AsyncClient, engine: Engine, tmp_path: Path
+) -> None:
+    engine.model_config.tokenizer = str(tmp_path)
+    assert error_of(await client.get(TOKENIZER_PATH)) == (404, "NotFoundError", None)
 
 
 def not_a_number(flat: Flat) -> None:

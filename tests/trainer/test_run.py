@@ -188,6 +188,30 @@ def test_batches_that_never_have_a_target_end_the_run(
     assert (end["reason"], end["groups_dropped"]) == ("train.no_target", {"no_target": 6})
 
 
+def test_targets_of_another_tokenizer_alone_end_the_run_with_what_to_do(
+    api: ApiClient, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    def aligned(group: Any) -> Any:
+        tokens = group["tokens"]
+        entry = {
+            "name": "big",
+            "same_tokenizer": False,
+            "tokens": [[1, 2] for _ in tokens],
+            "token_ids": [[[-1], [2]] for _ in tokens],
+            "logprobs": [[[-9999.0], [-1.0]] for _ in tokens],
+            "student_chunk_id": [[-1] * (len(row) - 1) + [0] for row in tokens],
+            "teacher_chunk_id": [[-1, 0] for _ in tokens],
+        }
+        return group | {"distill_token_ids": None, "distill_logprobs": None, "teachers": [entry]}
+
+    api.post("/scored_data_list", [aligned(group) for group in make_groups(8)])
+    with pytest.raises(RunError, match="distill_projection") as caught:
+        run(make_settings(api.url, tiny_model_dir, tmp_path, total_steps=4))
+    assert caught.value.code == "train.no_target"
+    (end,) = events(tmp_path, "end")
+    assert end["groups_dropped"] == {"no_same_tokenizer_target": 6}
+
+
 def test_a_run_whose_environments_left_too_early_ends_with_what_it_has(
     api: ApiClient, tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -19,6 +20,7 @@ from atroposlib.teacher.generate import Generate
 from atroposlib.teacher.plugin import PluginRoute
 from atroposlib.teacher.probing import find_route
 from atroposlib.teacher.protocol import Capabilities, Question, Route
+from atroposlib.teacher.tokenizer_files import fetch_files
 from atroposlib.teacher.transport import TEACHER, Peer, open_session, peer_of
 from tests.support.running_vllm import MAX_LOGPROBS, MAX_MODEL_LEN, NAME
 from tests.vllm.raw import columns, get, prompt_logprobs, tokenize
@@ -87,6 +89,15 @@ async def test_best_route_is_the_plugin_with_what_vllm_can(vllm: str, session: a
         start=True,
         binary=True,
     )
+
+
+async def test_tokenizer_is_the_one_that_vllm_has_loaded(
+    vllm: str, model_dir: Path, session: aiohttp.ClientSession
+) -> None:
+    files = await fetch_files(session, peer(vllm))
+    assert files is not None
+    assert files.tokenizer == (model_dir / "tokenizer.json").read_text("utf-8")
+    assert files.config == (model_dir / "tokenizer_config.json").read_text("utf-8")
 
 
 async def test_float16_rounds_the_top_k_and_keeps_the_standing_token(

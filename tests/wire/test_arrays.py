@@ -126,6 +126,17 @@ def test_without_strictness_arrays_that_do_not_fit_are_none() -> None:
     assert group.teachers == [TeacherTargets({})]
 
 
+def test_tokens_of_another_tokenizer_stay_where_they_equal_the_students() -> None:
+    """Chunk ids speak of them; without chunk ids they say nothing that the student's do not."""
+    chunks = {"student_chunk_id": [[-1, 0], [-1]], "teacher_chunk_id": [[-1, 0], [-1]]}
+    tokens = [[1, 2], [3]]
+    group = arrays(teachers=[{"tokens": tokens, **chunks}, {"tokens": tokens}])
+    other, same = decode_group(encode_group(group)).teachers
+    assert other.tokens is not None
+    assert [row.tolist() for row in other.tokens] == tokens
+    assert same.tokens is None
+
+
 @pytest.mark.parametrize(
     ("where", "changes"),
     [
