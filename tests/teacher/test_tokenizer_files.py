@@ -92,4 +92,4 @@ def test_kept_files_are_a_tokenizer_under_the_name_of_what_they_say(tmp_path: Pa
 
 def test_files_are_kept_beside_the_byte_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATROPOS_CACHE", str(tmp_path))
-    assert keep(TokenizerFiles(tokenizer="{}")).parent == tmp_path / "tokenizers"
+    assert keep(TokenizerFiles(tokenizer="{}")).parent == tmp_path / "served_tokenizers"
