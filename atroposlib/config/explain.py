@@ -27,6 +27,7 @@ with warnings.catch_warnings():
             description="JSON file with a conversation, as a list or under messages: shown as the student's "
             "chat template renders it beside what the teacher sees of it.",
         )
+        # BaseModel has an old method of this name, which nobody calls.
         json: bool = Field(False, description="Print the chunks and figures as JSON.")  # type: ignore[assignment]
 
         @model_validator(mode="after")

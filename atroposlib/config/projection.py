@@ -54,4 +54,5 @@ with warnings.catch_warnings():
         )
         teacher: str | None = Field(None, description="Tokenizer of the teacher, likewise.")
         examples: int = Field(10, ge=0, description="Rows of several columns that are shown.")
+        # BaseModel has an old method of this name, which nobody calls.
         json: bool = Field(False, description="Print the figures as JSON.")  # type: ignore[assignment]

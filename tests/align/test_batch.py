@@ -176,7 +176,7 @@ class Rows:
 
 
 def test_workers_of_a_data_loader_align(aligner: TokenAligner) -> None:
-    loader: DataLoader[Any] = DataLoader(Rows(aligner), num_workers=2, batch_size=2)  # type: ignore[arg-type]
+    loader: DataLoader[Any] = DataLoader(Rows(aligner), num_workers=2, batch_size=2)
     found = torch.cat(list(loader)).tolist()
     assert found == [expected()["teacher_chunk_id"]] * 4
 

@@ -180,7 +180,7 @@ def test_a_copy_sent_to_another_process_collates_the_same(small: Small, mode: st
 def test_workers_of_a_loader_collate_the_same(small: Small, start: str, workers: int) -> None:
     build = built(small, mode="chat")
     loader = DataLoader(
-        ROWS,  # type: ignore[arg-type]
+        ROWS,
         batch_size=2,
         collate_fn=build,
         num_workers=workers,
