@@ -9,6 +9,7 @@ Hierarchy::
     │   └── TeacherUnreachable    no answer at all; exit 3
     ├── StudentError          a student server's answer cannot be used
     ├── AlignError            a sequence or conversation that cannot be aligned as it is (also a ValueError)
+    ├── LossError             tensors that a loss cannot take as they are (also a ValueError)
     ├── WireError             a group that breaks the contract (also a ValueError); HTTP 422
     ├── ApiError              the trajectory API refused or cannot be reached
     └── RunError              a part of a supervised run failed
@@ -45,6 +46,7 @@ CODES: dict[str, str] = {
     "align.content": "A message's content does not stand verbatim in what the chat template makes of it.",
     "align.template": "A chat template that cannot be rendered or read for what is asked of it.",
     "align.overlength": "A row that is longer than a context length.",
+    "loss.input": "Tensors handed to a loss that do not fit each other or what the loss needs.",
     "teacher.unreachable": "No connection to the teacher server, or no answer within the deadline.",
     "teacher.refused": "The teacher server refused the request (a 4xx answer).",
     "teacher.failed": "The teacher server failed on the request (a 5xx answer).",
@@ -81,7 +83,7 @@ CODES: dict[str, str] = {
     "api.lease_lost": "The batch was taken back or delivered again since it was leased.",
     "store.failed": "The store cannot read or write; nothing of the request was done.",
     "train.not_finite": "The loss or a gradient is not finite; the step was not applied.",
-    "train.no_target": "Batches carry no teacher target, so there is nothing to learn from.",
+    "train.no_target": "Batches carry nothing that the losses of the run can learn from.",
     "train.no_environment": "Every environment has left, and what is queued makes no batch.",
     "train.refresh_failed": "The student server did not take the new weights.",
     "run.child_died": "A process of a supervised run ended before its time.",
@@ -201,6 +203,12 @@ class AlignError(AtroposError, ValueError):
 
     default_code = "align.sequence"
     http_status = 422
+
+
+class LossError(AtroposError, ValueError):
+    """Tensors that a loss cannot take as they are."""
+
+    default_code = "loss.input"
 
 
 class WireError(AtroposError, ValueError):

@@ -18,7 +18,14 @@ from typing import Any
 
 FOLDER = Path(__file__).parent
 PAGE = FOLDER.parent / "docs" / "benchmarks.md"
-NOT_BENCHMARKS = {"run.py", "simulated_teachers.py", "alignment_texts.py", "alignment_peer.py"}
+NOT_BENCHMARKS = {
+    "run.py",
+    "simulated_teachers.py",
+    "alignment_texts.py",
+    "alignment_peer.py",
+    "loss_targets.py",
+    "crosstok_study.py",  # hours; docs/studies/crosstok.md has its figures
+}
 
 
 def table(rows: list[dict[str, Any]]) -> str:

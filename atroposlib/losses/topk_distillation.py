@@ -1,117 +1,240 @@
-"""Forward KL(teacher || student) from a teacher's top-k: every present column plus one tail event.
+"""Distillation from a teacher's top-k: every listed token is an event, all others together are one more.
 
-The events of a row are "token k" for each present id k, and "any other token". With q the teacher's
-probabilities, q_T = max(0, 1 - sum q) and p the student's, a row's loss is, in nats,
+With q the teacher's probabilities on a row's listed tokens, q_T = max(0, 1 - sum q), p the student's and p_T
+its probability of all other tokens, the forward divergence of a row is, in nats,
 
     sum_k q_k (log q_k - log p_k) + q_T (log q_T - log p_T)
 
-This is a lower bound of the KL over the whole vocabulary, never negative, and 0 exactly where the two
-models agree on every event.
+Over such events every divergence here is a lower bound of the one over the whole vocabulary (data
+processing), never negative, and 0 exactly where the two models agree on every event.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, get_args
+
 import torch
 from torch import Tensor
 
-from atroposlib.errors import WireError
-from atroposlib.types import ABSENT_LOGPROB
+from atroposlib.errors import ConfigError
+from atroposlib.losses.checks import require_choice, require_temperature
+from atroposlib.losses.divergences import Divergence, Events, divergence_of
+from atroposlib.losses.groups import ALONE, Groups, size_of
+from atroposlib.losses.head import Head, vocabulary_of
+from atroposlib.losses.linear import Metrics
+from atroposlib.losses.sparse import Pair, SparseLoss
+from atroposlib.losses.teacher_columns import teacher_columns
+from atroposlib.losses.topk_readout import TopKReadout
 
-Metrics = dict[str, Tensor]
-"""Detached scalars that are sums over rows, so that they add up over micro-batches."""
+Support = Literal["tail", "renormalized", "zero_outside_topk"]
+
+LOG_OUTSIDE = -100.0
+"""What the teacher's log probability of an unlisted token counts as under ``zero_outside_topk`` (NeMo RL)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopKSettings:
+    """Which divergence, over which events.
+
+    Attributes:
+        divergence: ``forward`` KL(teacher || student), ``reverse`` KL(student || teacher), ``mixed``
+            (``mixed_weight`` * forward + the rest * reverse), or ``jsd`` (:func:`divergences.jsd`).
+        support: ``tail`` as above. ``renormalized``: both sides divided by their mass on the listed tokens,
+            blind to everything else. ``zero_outside_topk``: the teacher so divided, the student not; what
+            the student gives to unlisted tokens stands against a log probability of -100 each.
+        temperature: T; divides the student's logits, and the loss is multiplied by T^2.
+        teacher_temperature: At which the teacher's logprobs were made. Other than T it needs a support
+            without a tail: a tail cannot be brought to another temperature.
+        mixed_weight: Of forward in ``mixed``.
+        beta: Of ``jsd``: 0 is forward, 1 is reverse.
+        extra_ids: integer [N, E] ids that the student chose; they join the columns.
+        extra_logprobs: [N, E] nats of the teacher there; NaN where it said none.
+        masked_ids: integer [M] ids (special tokens) that leave both distributions.
+        row_weights: [N] factors on rows.
+        check: Look for ids listed twice in a row first: their probability would count twice.
+
+    Raises:
+        ConfigError: Settings that do not fit together.
+    """
+
+    divergence: Divergence = "forward"
+    support: Support = "tail"
+    temperature: float = 1.0
+    teacher_temperature: float = 1.0
+    mixed_weight: float = 0.5
+    beta: float = 0.5
+    extra_ids: Tensor | None = None
+    extra_logprobs: Tensor | None = None
+    masked_ids: Tensor | None = None
+    row_weights: Tensor | None = None
+    check: bool = False
+
+    def __post_init__(self) -> None:
+        require_choice("divergence", self.divergence, get_args(Divergence))
+        require_choice("support", self.support, get_args(Support))
+        require_temperature(self.temperature)
+        require_temperature(self.teacher_temperature, "teacher_temperature")
+        if self.support == "tail" and self.temperature != self.teacher_temperature:
+            raise ConfigError(
+                "a teacher's tail cannot be brought to another temperature",
+                where="teacher_temperature",
+                got=self.teacher_temperature,
+                expected=self.temperature,
+                fix="let the teacher answer at the student's temperature, or set support: renormalized",
+            )
+        if self.support == "zero_outside_topk" and self.divergence == "jsd":
+            raise ConfigError(
+                "no JSD is defined for zero_outside_topk", where="support", fix="set support: tail"
+            )
+        for name, value in (("beta", self.beta), ("mixed_weight", self.mixed_weight)):
+            if not 0.0 <= value <= 1.0:
+                raise ConfigError("a weight out of range", where=name, got=value, expected="0 to 1")
+
+
+def topk_distillation(
+    hidden: Tensor,
+    head: Head,
+    ids: Tensor,
+    logprobs: Tensor,
+    *,
+    global_count: int,
+    recompute: bool = False,
+    groups: Groups = ALONE,
+    chunk_rows: int | None = None,
+    **settings: Any,
+) -> tuple[Tensor, Metrics]:
+    """The divergence of one micro-batch, as its share of the mean over the whole optimizer step.
+
+    Args:
+        hidden: [N, H] of the student at the positions that predict each row's token.
+        head: The student's output layer.
+        ids: integer [N, K] token ids. A negative id is absent, wherever it stands in its row; ids from V on
+            belong to the tail.
+        logprobs: [N, K] of the teacher in nats; -inf and everything from -9999 down is absent.
+        global_count: Rows with a target in the whole optimizer step, over all micro-batches and ranks that
+            hold other rows. Losses and gradients of the micro-batches then simply add up.
+        recompute: Form the gradient in the backward pass: slower, keeps nothing of the head's size.
+        groups: Ranks that share the head's rows.
+        chunk_rows: Rows of logits that exist at once; None for what fits into ``linear.CHUNK_BYTES``.
+        settings: Attributes of :class:`TopKSettings`.
+
+    Returns:
+        The loss (scalar, nats a row: sum over rows / ``global_count``; a zero connected to ``hidden`` and the
+        head's weight when no row has a target), and sums: ``loss`` (nats), ``rows`` (with a target),
+        ``untrained_rows``, ``captured_mass`` and ``student_mass`` (probability on the listed tokens, of the
+        teacher and of the student), ``overlap`` (rows whose likeliest token under the student is listed),
+        ``out_of_vocabulary`` (entries that went to the tail); with ``masked_ids`` also ``masked_mass``
+        (teacher probability taken out), with support ``renormalized`` ``one_column_rows`` (which teach
+        nothing there).
+
+    Raises:
+        ConfigError: Settings that do not fit together.
+        LossError: Tensors that do not fit each other.
+    """
+    chosen = TopKSettings(**settings)
+    loss = _prepared(ids, logprobs, vocabulary_of(head, groups), chosen, global_count)
+    return loss.from_hidden(
+        hidden,
+        head,
+        temperature=chosen.temperature,
+        groups=groups,
+        chunk_rows=chunk_rows,
+        recompute=recompute,
+    )
 
 
 def topk_distillation_from_logits(
-    logits: Tensor, ids: Tensor, logprobs: Tensor, *, global_count: int, check: bool = False
+    logits: Tensor,
+    ids: Tensor,
+    logprobs: Tensor,
+    *,
+    global_count: int,
+    groups: Groups = ALONE,
+    chunk_rows: int | None = None,
+    **settings: Any,
 ) -> tuple[Tensor, Metrics]:
-    """The tail KL of one micro-batch, as its share of the mean over the whole optimizer step.
-
-    Args:
-        logits: [N, V] of the student at the positions that predict each row's token, of any float dtype;
-            computed in float32 (float64 stays float64).
-        ids: integer [N, K] token ids. A negative id is absent, wherever it stands in its row; ids from V
-            on belong to the tail.
-        logprobs: [N, K] of the teacher in nats; -inf and everything from -9999 down is absent.
-        global_count: Rows with a target in the whole optimizer step, over all micro-batches. Losses and
-            gradients of the micro-batches then simply add up.
-        check: Look for ids that stand twice in a row first: their probability would count twice.
-
-    Returns:
-        The loss (scalar, nats a row: sum over rows / ``global_count``; a zero connected to ``logits`` when
-        no row has a target), and sums: ``loss`` (nats), ``rows`` (with a target), ``untrained_rows``,
-        ``captured_mass`` (teacher probability on the present columns), ``out_of_vocabulary`` (entries that
-        went to the tail).
-
-    Raises:
-        WireError: With ``check``, when a row lists an id twice.
-    """
-    vocabulary = logits.shape[-1]
-    listed = (ids >= 0) & (logprobs > ABSENT_LOGPROB)
-    present = listed & (ids < vocabulary)
-    has_target = present.any(-1)
-    if check:
-        _refuse_duplicates(ids, present)
-    accumulate = torch.promote_types(logits.dtype, torch.float32)
-    log_head, log_tail = _student_events(logits.to(accumulate), ids, present)
-    row_loss, captured = _forward_kl(log_head, log_tail, logprobs, present)
-    loss_sum = torch.where(has_target, row_loss, 0.0).sum().to(accumulate)
-    metrics = {
-        "loss": loss_sum.detach(),
-        "rows": has_target.sum(),
-        "untrained_rows": (~has_target).sum(),
-        "captured_mass": captured.sum(),
-        "out_of_vocabulary": (listed & ~present).sum(),
-    }
-    return loss_sum / global_count, metrics
+    """:func:`topk_distillation` from logits [N, V] of any float dtype, read in at least float32."""
+    chosen = TopKSettings(**settings)
+    loss = _prepared(ids, logprobs, logits.shape[-1] * size_of(groups.tensor), chosen, global_count)
+    return loss.from_logits(logits, temperature=chosen.temperature, groups=groups, chunk_rows=chunk_rows)
 
 
-def _student_events(logits: Tensor, ids: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
-    """Log probabilities of the student: [N, K] of the listed tokens, [N] of all others together.
-
-    The tail is the sum of its own exponentials. As 1 - head it would be rounding noise below 1e-7, just
-    where a confident student lives. Absent columns, and rows without any present one, hold finite
-    numbers that mean nothing.
-    """
-    first = ids.gather(-1, present.to(torch.uint8).argmax(-1, keepdim=True)).clamp(0, logits.shape[-1] - 1)
-    # Padding repeats an id of its own row: writing to token 0 would take a real token out of the tail.
-    columns = torch.where(present, ids, first).long()
-    counted = present | ~present.any(-1, keepdim=True)
-    head = logits.gather(-1, columns)
-    tail = logits.scatter(-1, columns, -torch.inf)
-    no_tail = torch.zeros_like(tail[:, :1], dtype=torch.bool)
-    if ids.shape[-1] >= logits.shape[-1]:
-        # The logsumexp of an empty tail has no gradient but NaN; its event has no probability to move.
-        no_tail = present.sum(-1, keepdim=True) >= logits.shape[-1]
-        tail = torch.where(no_tail, 0.0, tail)
-    log_tail = tail.logsumexp(-1, keepdim=True)
-    log_head_sum = torch.where(counted, head, -torch.inf).logsumexp(-1, keepdim=True)
-    log_total = torch.where(no_tail, log_head_sum, torch.logaddexp(log_head_sum, log_tail))
-    return head - log_total, torch.where(no_tail, 0.0, log_tail - log_total).squeeze(-1)
-
-
-def _forward_kl(
-    log_head: Tensor, log_tail: Tensor, logprobs: Tensor, present: Tensor
-) -> tuple[Tensor, Tensor]:
-    """KL of every row [N] (float64, nats) and the teacher's probability on its present columns [N].
-
-    Absent entries leave before any arithmetic, so 0 * -inf never arises. The teacher's tail is a small
-    difference of numbers near 1, and [N, K] values cost nothing: these few are float64.
-    """
-    teacher = torch.where(present, logprobs.double(), 0.0)
-    probability = torch.where(present, teacher.exp(), 0.0)
-    captured = probability.sum(-1)
-    tail_probability = (1.0 - captured).clamp_min(0.0)
-    student = torch.where(present, log_head.double(), 0.0)
-    head_kl = (probability * (teacher - student)).sum(-1)
-    tail_kl = torch.xlogy(tail_probability, tail_probability) - tail_probability * log_tail.double()
-    return head_kl + tail_kl, captured
+def _prepared(
+    ids: Tensor, logprobs: Tensor, vocabulary: int, settings: TopKSettings, global_count: int
+) -> SparseLoss:
+    masked_ids = settings.masked_ids
+    if masked_ids is not None:
+        masked_ids = torch.unique(masked_ids[(masked_ids >= 0) & (masked_ids < vocabulary)])
+    columns = teacher_columns(
+        ids,
+        logprobs,
+        vocabulary,
+        extra_ids=settings.extra_ids,
+        extra_logprobs=settings.extra_logprobs,
+        masked_ids=masked_ids,
+        check=settings.check,
+    )
+    if settings.support == "renormalized":
+        if columns.ids.shape[-1] == 1:
+            raise ConfigError(
+                "one renormalized column says nothing: its probability is 1 on both sides",
+                where="support",
+                expected="at least two columns",
+                fix="set support: tail",
+            )
+        alone = (columns.present.sum(-1) == 1).sum()
+        columns = replace(columns, counts=columns.counts | {"one_column_rows": alone})
+    outside = settings.support == "zero_outside_topk" and settings.divergence != "forward"
+    return SparseLoss(
+        columns,
+        partial(_row_divergence, settings),
+        TopKReadout(columns.ids, vocabulary, masked_ids, entropy=outside),
+        global_count,
+        settings.row_weights,
+    )
 
 
-def _refuse_duplicates(ids: Tensor, present: Tensor) -> None:
-    ordered = torch.where(present, ids, -1).sort(-1).values
-    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
-    if twice.any():
-        row = int(twice.any(-1).nonzero()[0])
-        raise WireError(
-            "a token id stands twice among the teacher's columns", where=f"row {row}", got=ids[row].tolist()
-        )
+def _row_divergence(settings: TopKSettings, pair: Pair) -> tuple[Tensor, Metrics]:
+    """[n] nats, times T^2."""
+    events = {"tail": _with_tail, "renormalized": _renormalized, "zero_outside_topk": _zero_outside}
+    rows = divergence_of(
+        events[settings.support](pair, settings.teacher_temperature / settings.temperature),
+        settings.divergence,
+        mixed_weight=settings.mixed_weight,
+        beta=settings.beta,
+    )
+    if settings.support == "zero_outside_topk" and settings.divergence != "forward":
+        outside = pair.tail_entropy - LOG_OUTSIDE * pair.p_tail
+        rows = rows + (1.0 if settings.divergence == "reverse" else 1.0 - settings.mixed_weight) * outside
+    return rows * settings.temperature**2, {}
+
+
+def _with_tail(pair: Pair, _: float) -> Events:
+    return Events(
+        torch.cat([pair.q, pair.q_tail[:, None]], -1),
+        torch.cat([pair.log_q, pair.log_q_tail[:, None]], -1),
+        torch.cat([pair.p, pair.p_tail[:, None]], -1),
+        torch.cat([pair.log_p, pair.log_p_tail[:, None]], -1),
+    )
+
+
+def _renormalized(pair: Pair, exponent: float) -> Events:
+    log_q, log_p = _within(pair.log_q * exponent, pair.present), _within(pair.log_p, pair.present)
+    return Events(_exp(log_q, pair.present), log_q, _exp(log_p, pair.present), log_p)
+
+
+def _zero_outside(pair: Pair, exponent: float) -> Events:
+    log_q = _within(pair.log_q * exponent, pair.present)
+    return Events(_exp(log_q, pair.present), log_q, pair.p, pair.log_p)
+
+
+def _within(logs: Tensor, present: Tensor) -> Tensor:
+    """Log probabilities [n, K] given that one of the present columns it is; 0 elsewhere."""
+    total = torch.where(present, logs, -torch.inf).logsumexp(-1, keepdim=True)
+    return torch.where(present, logs - total, 0.0)
+
+
+def _exp(logs: Tensor, present: Tensor) -> Tensor:
+    return torch.where(present, logs.exp(), 0.0)
