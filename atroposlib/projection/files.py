@@ -47,11 +47,13 @@ class Projection:
         cells: Its entries, by rows; weight that a file gives to no token is left out.
         student_size: V_s, the rows.
         facts: Where it comes from.
+        listed: The columns as the file lists them, those of weight 0 too; None where it lists pairs of ids.
     """
 
     cells: Cells
     student_size: int
     facts: ProjectionFacts
+    listed: Rows | None = None
 
 
 def save(rows: Rows, facts: ProjectionFacts, path: Path) -> None:
@@ -135,7 +137,7 @@ def of_rows(
     cells = Cells(
         rows, indices[rows, columns].astype(np.int64), likelihoods[rows, columns].astype(np.float64)
     )
-    return Projection(checked(cells, file), len(indices), facts)
+    return Projection(checked(cells, file), len(indices), facts, Rows(indices, likelihoods))
 
 
 def checked(cells: Cells, file: Path) -> Cells:
