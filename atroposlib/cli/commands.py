@@ -77,6 +77,7 @@ COMMANDS: dict[str, Command] = {
 LISTINGS: dict[str, str] = {
     "options": "List every option of a command, or of all commands.",
     "errors": "List every error code and what it means.",
+    "losses": "Tell what losses `atropos train` has, and when to take which.",
     "metrics": "List every metric of the trajectory API and of teachers.",
 }
 

@@ -1,4 +1,4 @@
-"""`atropos errors`, `metrics` and `options`: the vocabularies of the product, printed."""
+"""`atropos errors`, `losses`, `metrics` and `options`: the vocabularies of the product, printed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,25 @@ def errors(argv: list[str]) -> int:
     width = max(map(len, CODES)) + 2
     for code, meaning in sorted(CODES.items()):
         print(code.ljust(width) + meaning)
+    return EXIT_OK
+
+
+def losses(argv: list[str]) -> int:
+    """Print every loss with one line, or of the named ones formula, needs, bias, use and settings."""
+    from atroposlib.config.losses.choice import LIBRARY_ONLY, LOSSES
+    from atroposlib.config.losses.telling import told
+    from atroposlib.config.suggest import require_name
+
+    if argv:
+        print("\n\n".join(told(LOSSES[require_name(name, LOSSES, "loss")]) for name in argv))
+        return EXIT_OK
+    width = max(map(len, (*LOSSES, *LIBRARY_ONLY))) + 2
+    for name, settings in LOSSES.items():
+        print(name.ljust(width) + (settings.__doc__ or ""))
+    print("\nIn atroposlib.losses alone:")
+    for name, reason in LIBRARY_ONLY.items():
+        print(name.ljust(width) + reason)
+    print("\n`atropos losses NAME` tells formula, needs, bias, use and settings of one.")
     return EXIT_OK
 
 

@@ -13,6 +13,7 @@ from atroposlib.errors import EXIT_OK, EXIT_USAGE
 
 PROG = "atropos"
 HELP = ("-h", "--help", "help")
+_LISTING_WORDS = {"options": " [COMMAND ...]", "losses": " [NAME ...]"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,7 +69,7 @@ def _run_listing(name: str, argv: list[str]) -> int:
     from atroposlib.cli import listings
 
     if any(word in HELP for word in argv):
-        print(f"usage: {PROG} {name}{' [COMMAND ...]' if name == 'options' else ''}\n\n{LISTINGS[name]}")
+        print(f"usage: {PROG} {name}{_LISTING_WORDS.get(name, '')}\n\n{LISTINGS[name]}")
         return EXIT_OK
     listing: Callable[[list[str]], int] = getattr(listings, name)
     return listing(argv)

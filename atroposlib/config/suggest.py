@@ -59,15 +59,25 @@ def did_you_mean(name: str, known: Iterable[str], *, mark: str = "") -> str | No
 
 
 def require_command(name: str, known: Collection[str]) -> str:
-    """The name itself, when it is that of a command.
+    """:func:`require_name` for a command."""
+    return require_name(name, known, "command")
+
+
+def require_name(name: str, known: Collection[str], kind: str) -> str:
+    """The name itself, when it is known.
+
+    Args:
+        name: As the user wrote it.
+        known: All names.
+        kind: What they name, in a word.
 
     Raises:
-        UsageError: `usage.unknown_option`, with the nearest command.
+        UsageError: `usage.unknown_option`, with the nearest name.
     """
     if name in known:
         return name
     raise UsageError(
-        "no such command",
+        f"no such {kind}",
         code="usage.unknown_option",
         where=name,
         expected=f"one of {', '.join(known)}",

@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from atroposlib.config.losses.choice import Auto, Loss, as_losses
+from atroposlib.config.losses.policy import DPO
+
+PAIR = 2
 
 
-class LossSettings(BaseModel):
-    """Which loss is trained."""
+class TrainedTeacher(BaseModel):
+    """What the trainer knows of a teacher beyond what its groups say."""
 
     model_config = ConfigDict(extra="forbid")
 
-    name: Literal["topk_distillation"] = Field(
-        "topk_distillation",
-        description="topk_distillation: forward KL over the teacher's columns plus one tail event.",
+    weight: float | None = Field(
+        None, ge=0, description="Weight of its losses; null takes the groups' own. 0 leaves it out."
     )
+    tokenizer: str | None = Field(
+        None,
+        description="Its tokenizer: directory or hub id; null looks for the groups' fingerprint among those "
+        "that servers handed out.",
+    )
+    projection: Path | None = Field(
+        None, description="Matrix from the student's vocabulary to its own (`atropos projection build`)."
+    )
+    vocab_size: int | None = Field(
+        None, ge=1, description="Rows of its head; null for those of its projection."
+    )
+    gold_loss: bool | None = Field(
+        None, description="gold_loss of cross_tokenizer_distillation for it alone; null for the loss's."
+    )
+    xtoken_loss: bool | None = Field(None, description="xtoken_loss, likewise.")
+
+
+def _auto() -> list[Loss]:
+    return [Auto(name="auto")]
 
 
 class TrainerSettings(BaseModel):
@@ -49,7 +72,14 @@ class TrainerSettings(BaseModel):
     max_token_len: int = Field(
         2048, ge=2, description="Longest sequence, in tokens; longer ones are dropped and counted."
     )
-    loss: LossSettings = Field(default_factory=LossSettings, description="The loss and its settings.")
+    loss: list[Loss] = Field(
+        default_factory=_auto,
+        description="A loss by name or as a mapping with its settings, or a list of them, which are added; "
+        "`atropos losses` tells of each.",
+    )
+    teachers: dict[str, TrainedTeacher] = Field(
+        {}, description="Teachers by the name that they have in the groups; wins over what groups say."
+    )
     learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate of AdamW.")
     warmup_steps: int = Field(0, ge=0, description="Steps over which the learning rate rises linearly.")
     schedule: Literal["constant", "linear"] = Field(
@@ -115,6 +145,19 @@ class TrainerSettings(BaseModel):
     )
     wandb_group: str = Field("", description="Weights & Biases group of the run, likewise.")
     journal_path: str | None = Field(None, description="JSON-lines file for this trainer's events.")
+
+    @field_validator("loss", mode="before")
+    @classmethod
+    def _one_loss_or_several(cls, value: Any) -> Any:
+        return as_losses(value)
+
+    @model_validator(mode="after")
+    def _losses_can_be_trained(self) -> Self:
+        if not any(loss.weight for loss in self.loss):
+            raise ValueError("no loss has a weight above 0")
+        if self.micro_batch_size < PAIR and any(isinstance(loss, DPO) for loss in self.loss):
+            raise ValueError("dpo compares two sequences in one pass: set micro_batch_size to 2 or more")
+        return self
 
     @model_validator(mode="after")
     def _decay_rates_below_one(self) -> Self:

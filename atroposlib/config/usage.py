@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from atroposlib.config.options import Option
@@ -80,7 +81,11 @@ def plain(value: Any) -> str:
         return plain(value.value)
     if isinstance(value, str):
         return value or '""'
-    return json.dumps(value, default=str)
+    return json.dumps(value, default=_as_written)
+
+
+def _as_written(value: object) -> object:
+    return value.model_dump(mode="json", exclude_unset=True) if isinstance(value, BaseModel) else str(value)
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

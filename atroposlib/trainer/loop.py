@@ -9,7 +9,9 @@ from pathlib import Path
 
 import torch
 
-from atroposlib.collate.sequences import OTHER_TOKENIZERS_ONLY, CollateCounts, train_sequences
+from atroposlib.collate.reading import train_sequences
+from atroposlib.collate.sequences import CollateCounts
+from atroposlib.collate.sources import Source
 from atroposlib.config.trainer import TrainerSettings
 from atroposlib.errors import RunError
 from atroposlib.journal import Journal
@@ -25,6 +27,9 @@ from atroposlib.trainer.prefetch import BatchPrefetcher
 from atroposlib.trainer.settling import Settling
 from atroposlib.trainer.step import StepResult, build_optimizer, learning_rate, train_step
 from atroposlib.trainer.student import StudentWithLoss
+from atroposlib.trainer.teachers import TeacherPairs
+from atroposlib.trainer.terms.build import wanted_by
+from atroposlib.trainer.untaught import FIXES, NO_TOP_K, no_target, refuse_own_samples
 from atroposlib.trainer.weight_sync import WeightSync
 
 logger = logging.getLogger(__name__)
@@ -44,6 +49,9 @@ class TrainingRun:
         batches: Where batches come from.
         sync: The student's server, or None.
         journal: Where events are written.
+
+    Raises:
+        ConfigError: A teacher's tokenizer that the settings name cannot be read.
     """
 
     def __init__(
@@ -71,15 +79,23 @@ class TrainingRun:
         self._journal = journal
         self._bad_steps = 0
         self._untaught_batches = 0
+        self._told_no_top_k = False
         self._hopeless: RunError | None = None
         self._checkpoints: list[Path] = []
         self._save_dtype = save_dtype(settings, student)
+        pairs = TeacherPairs(source, settings.teachers)
+        self._wanted = wanted_by(student.terms, settings, pairs.of, lambda: self.step)
+        for name, teacher in settings.teachers.items():
+            if teacher.tokenizer is not None and self._wanted.chunks(Source(name)):
+                # A tokenizer that is not there is told before the first step.
+                pairs.of(name, "")
 
     def run(self) -> None:
         """Take all steps.
 
         Raises:
             ApiError: The trajectory API cannot be used any more.
+            ConfigError: A teacher's tokenizer is not at hand, or a loss is refused for what the groups are.
             RunError: train.not_finite or train.no_target, three times in a row; train.no_environment, after
                 a checkpoint of what was learnt.
             StudentError: train.refresh_failed, three times in a row.
@@ -115,9 +131,13 @@ class TrainingRun:
         """Take one optimizer step on the batch; False when no step could be taken."""
         start = time.time()
         sequences, counts = train_sequences(
-            batch.groups, max_token_len=self._settings.max_token_len, vocab_size=self._student.vocab_size
+            batch.groups,
+            max_token_len=self._settings.max_token_len,
+            vocab_size=self._student.vocab_size,
+            wanted=self._wanted,
         )
         self._tell_dropped(counts)
+        refuse_own_samples(self._settings.loss, sequences)
         trained = [batch.groups[index] for index in sorted({sequence.group for sequence in sequences})]
         if not trained:
             self._leave_out_untaught(counts)
@@ -152,22 +172,15 @@ class TrainingRun:
             }
             self._journal.write("dropped", reason=reason, **dropped)
             logger.warning("dropped %(sequences)d sequences, %(groups)d groups: " + reason, dropped)
+        if (tokens := counts.untrained_rows[NO_TOP_K]) and not self._told_no_top_k:
+            self._told_no_top_k = True
+            logger.warning("%d marked tokens are not trained (%s): %s", tokens, NO_TOP_K, FIXES[NO_TOP_K])
 
     def _leave_out_untaught(self, counts: CollateCounts) -> None:
         self._untaught_batches += 1
-        logger.warning("a batch without any teacher target was left out")
+        logger.warning("a batch without anything to learn from was left out")
         if self._untaught_batches == MOST_UNTAUGHT_BATCHES_IN_A_ROW:
-            others = OTHER_TOKENIZERS_ONLY in counts.dropped_groups
-            self._hopeless = RunError(
-                f"no teacher target in {self._untaught_batches} batches in a row",
-                code="train.no_target",
-                where=f"after step {self.step}",
-                got=f"dropped groups of the last batch by reason: {dict(counts.dropped_groups)}",
-                fix="the teachers have another tokenizer than the student: set env.distill_projection to "
-                "exact, or add a teacher with the student's tokenizer"
-                if others
-                else "does the environment have a teacher (teacher_enabled)? is max_token_len long enough?",
-            )
+            self._hopeless = no_target(self._untaught_batches, self.step, counts)
 
     def _leave_out(self, result: StepResult, groups: int, sequences: int) -> None:
         """Count a step that was not applied."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -12,6 +13,7 @@ from atroposlib.collate.batch import collate
 from atroposlib.collate.sequences import TrainSequence
 from atroposlib.config.trainer import TrainerSettings
 from atroposlib.trainer.student import StudentWithLoss
+from atroposlib.trainer.tally import Tally
 
 FINAL_SHARE = 0.1
 """Share of the peak learning rate that a falling schedule ends at."""
@@ -23,15 +25,17 @@ class StepResult:
 
     Attributes:
         applied: False when the loss or a gradient was not finite and the weights were left alone.
-        loss: Mean over the rows with a target, in nats.
+        loss: Weighted sum of all losses, each the mean over what it reads, in nats.
         grad_norm: Norm of the gradient before clipping.
-        captured_mass: Mean teacher probability on the present columns.
+        captured_mass: Mean teacher probability on the columns; None where no loss tells it.
+        terms: What each loss said of each teacher.
     """
 
     applied: bool
     loss: float
     grad_norm: float
-    captured_mass: float
+    captured_mass: float | None
+    terms: list[dict[str, Any]]
 
 
 def build_optimizer(student: StudentWithLoss, settings: TrainerSettings) -> torch.optim.AdamW:
@@ -61,9 +65,17 @@ def learning_rate(step: int, settings: TrainerSettings) -> float:
 
 
 def micro_batches(sequences: Sequence[TrainSequence], size: int) -> list[list[TrainSequence]]:
-    """Sequences of like length together, so that little of a forward pass is padding."""
-    by_length = sorted(sequences, key=lambda sequence: len(sequence.token_ids), reverse=True)
-    return [by_length[start : start + size] for start in range(0, len(by_length), size)]
+    """Sequences of like length together, so that little of a pass is padding; a pair stays together."""
+    bundles: dict[object, list[TrainSequence]] = {}
+    for index, sequence in enumerate(sequences):
+        key = ("alone", index) if sequence.place is None else ("pair", sequence.place.pair)
+        bundles.setdefault(key, []).append(sequence)
+    parts: list[list[TrainSequence]] = []
+    for bundle in sorted(bundles.values(), key=lambda bundle: max(map(len, bundle)), reverse=True):
+        if not parts or len(parts[-1]) + len(bundle) > size:
+            parts.append([])
+        parts[-1] += bundle
+    return parts
 
 
 def train_step(
@@ -76,24 +88,22 @@ def train_step(
 ) -> StepResult:
     """Take one step on all sequences together.
 
-    Every micro-batch's loss is a sum divided by the row count of the whole step, so gradients do not
-    depend on how the sequences are split. A loss or gradient that is not finite leaves weights and
-    optimizer untouched.
+    Every loss of a micro-batch is a sum divided by a count of the whole step, so gradients do not depend on
+    how the sequences are split. A loss or gradient that is not finite leaves weights and optimizer untouched.
     """
     device = next(student.parameters()).device
-    rows = sum(len(sequence.positions) for sequence in sequences)
-    loss_sum = captured = torch.zeros((), dtype=torch.float64, device=device)
+    counts = [term.count(sequences) for term in student.terms]
+    tally = Tally()
     for part in micro_batches(sequences, settings.micro_batch_size):
-        loss, metrics = student(collate(part).to(device), rows)
+        loss, said = student(collate(part).to(device), counts)
         loss.backward()
-        loss_sum = loss_sum + metrics["loss"]
-        captured = captured + metrics["captured_mass"]
+        tally.add(said)
     norm = torch.nn.utils.clip_grad_norm_(student.parameters(), settings.max_grad_norm)
-    mean_loss, grad_norm = float(loss_sum) / rows, float(norm)
-    applied = math.isfinite(mean_loss) and math.isfinite(grad_norm)
+    total, grad_norm = tally.total(), float(norm)
+    applied = math.isfinite(total) and math.isfinite(grad_norm)
     if applied:
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return StepResult(applied, mean_loss, grad_norm, float(captured) / rows)
+    return StepResult(applied, total, grad_norm, tally.mean("captured_mass"), tally.entries())

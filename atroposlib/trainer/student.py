@@ -1,7 +1,8 @@
-"""Loads the student and computes its loss at the positions that have a target, and nowhere else."""
+"""Loads the student and computes the losses of a run in its forward pass."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -12,54 +13,55 @@ from transformers.utils import logging as transformers_logging
 from atroposlib.collate.batch import Batch
 from atroposlib.config.trainer import TrainerSettings
 from atroposlib.errors import UsageError
-from atroposlib.losses.topk_distillation import Metrics, topk_distillation_from_logits
-
-LOSSES = {"topk_distillation": topk_distillation_from_logits}
+from atroposlib.trainer.heads import head_layer, head_of, hidden_states, require_known_head
+from atroposlib.trainer.terms.build import build_terms
+from atroposlib.trainer.terms.term import StepCount, Term, TermLoss
 
 
 class StudentWithLoss(nn.Module):
-    """A causal language model and its loss in one forward pass, so that wrappers see a single root.
+    """A causal language model and its losses in one forward pass, so that wrappers see a single root.
 
     Args:
         model: The model; its weights are float32 whatever the arithmetic.
-        loss: Key of :data:`LOSSES`.
+        terms: The losses.
         autocast: Type of the forward arithmetic; None for that of the weights.
     """
 
-    def __init__(self, model: PreTrainedModel, loss: str, autocast: torch.dtype | None) -> None:
+    def __init__(self, model: PreTrainedModel, terms: Sequence[Term], autocast: torch.dtype | None) -> None:
         super().__init__()
         self.model = model
-        self._loss = LOSSES[loss]
+        self.terms = terms
         self.autocast = autocast
 
     @property
     def vocab_size(self) -> int:
         """Rows of the head."""
-        return _head(self.model).out_features
+        return head_layer(self.model).out_features
 
-    def forward(self, batch: Batch, global_count: int) -> tuple[Tensor, Metrics]:
-        """Loss of a micro-batch as its share of the step's mean (see the loss function), and its sums."""
+    def forward(self, batch: Batch, counts: Sequence[StepCount]) -> tuple[Tensor, list[TermLoss]]:
+        """The weighted sum of all losses of a micro-batch, and each alone.
+
+        Args:
+            batch: The micro-batch.
+            counts: For each term what its sum over the whole step is divided by.
+        """
         with torch.autocast(
             batch.input_ids.device.type, dtype=self.autocast, enabled=self.autocast is not None
         ):
-            logits = logits_at(self.model, batch.input_ids, batch.positions)
-        return self._loss(logits, batch.target_ids, batch.target_logprobs, global_count=global_count)
-
-
-def logits_at(model: PreTrainedModel, input_ids: Tensor, positions: Tensor) -> Tensor:
-    """Logits [N, V] at flat positions [N] of right-padded ids [B, T].
-
-    No attention mask: padding stands on the right of a causal model, where no real token sees it, and
-    without a mask the attention takes its fast path.
-    """
-    hidden: Tensor = model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
-    logits: Tensor = _head(model)(hidden.flatten(0, 1)[positions])
-    return logits
-
-
-def _head(model: PreTrainedModel) -> nn.Linear:
-    head: nn.Linear = model.get_output_embeddings()  # type: ignore[no-untyped-call]  # has no annotations
-    return head
+            states = hidden_states(self.model, batch.input_ids).flatten(0, 1)
+        head = head_of(self.model, self.autocast)
+        states = states.to(head.weight.dtype)
+        said = [
+            loss
+            for term, count in zip(self.terms, counts, strict=True)
+            if count.units
+            for loss in term.losses(states, head, batch, count)
+        ]
+        # Connected to all that is trained, also where a micro-batch has nothing to learn.
+        total = (states[:1].sum() + head.weight[:1].sum()).float() * 0.0
+        for one in said:
+            total = total + one.weight * one.loss
+        return total, said
 
 
 def load_student(directory: Path, settings: TrainerSettings) -> StudentWithLoss:
@@ -67,7 +69,7 @@ def load_student(directory: Path, settings: TrainerSettings) -> StudentWithLoss:
 
     Raises:
         UsageError: It cannot be loaded, the device does not exist, or the model changes the output of its
-            head in a way that the trainer does not repeat.
+            head in a way that the losses do not repeat.
     """
     device = choose_device(settings.device)
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # has no annotations
@@ -80,10 +82,11 @@ def load_student(directory: Path, settings: TrainerSettings) -> StudentWithLoss:
         raise UsageError(
             "the model cannot be loaded", code="usage.model", where=str(directory), got=first_line
         ) from error
-    _refuse_transformed_logits(model, directory)
+    require_known_head(model)
     model.to(device)  # type: ignore[arg-type]  # transformers wraps Module.to without its overloads
     model.train()
-    return StudentWithLoss(model, settings.loss.name, autocast_dtype(settings.dtype, device))
+    terms = build_terms(settings, head_layer(model).out_features)
+    return StudentWithLoss(model, terms, autocast_dtype(settings.dtype, device))
 
 
 def choose_device(name: str) -> torch.device:
@@ -100,16 +103,3 @@ def autocast_dtype(name: str, device: torch.device) -> torch.dtype | None:
     """Type of the forward arithmetic, or None for that of the float32 weights."""
     bfloat16 = name == "bfloat16" or (name == "auto" and device.type == "cuda")
     return torch.bfloat16 if bfloat16 else None
-
-
-@torch.no_grad()
-def _refuse_transformed_logits(model: PreTrainedModel, directory: Path) -> None:
-    """Compare head(backbone) with the model's own logits: soft-capping or a scale would show here."""
-    ids = torch.arange(8).reshape(1, 8) % model.config.get_text_config().vocab_size
-    own: Tensor = model.train(False)(input_ids=ids, use_cache=False).logits[0]
-    if not torch.allclose(logits_at(model, ids, torch.arange(8)), own, rtol=1e-4, atol=1e-4, equal_nan=True):
-        raise UsageError(
-            "the model changes the output of its head (soft-capping or a scale), which is not supported",
-            code="usage.model",
-            where=str(directory),
-        )

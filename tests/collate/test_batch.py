@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atroposlib.collate import TrainSequence, collate, train_sequences
+from atroposlib.collate import Rows, RowTargets, Source, TrainSequence, collate, row_targets, train_sequences
+from atroposlib.collate.signals import Signals
 from atroposlib.wire.arrays import to_arrays
 
 VOCABULARY = 60
@@ -49,8 +50,10 @@ def test_a_group_posted_is_the_group_trained_on(groups: list[dict[str, Any]]) ->
         return
     batch = collate(sequences)
     found = set()
-    targets = zip(batch.positions.tolist(), batch.target_ids.tolist(), batch.target_logprobs, strict=True)
-    for position, ids, logprobs in targets:
+    targets = targets_of(sequences)
+    for position, ids, logprobs in zip(
+        targets.positions.tolist(), targets.ids.tolist(), targets.logprobs, strict=True
+    ):
         row, at = divmod(position, batch.input_ids.shape[1])
         length = int(batch.attention_mask[row].sum())
         tokens = tuple(batch.input_ids[row, :length].tolist())
@@ -74,30 +77,48 @@ def expected_targets(groups: list[dict[str, Any]]) -> set[tuple[tuple[int, ...],
     return expected
 
 
+def targets_of(sequences: list[TrainSequence]) -> RowTargets:
+    targets = row_targets(collate(sequences), Source("teacher"))
+    assert targets is not None
+    return targets
+
+
 def make_sequence(length: int, columns: int) -> TrainSequence:
+    rows = Rows(
+        positions=np.array([length - 2]),
+        ids=np.arange(columns)[None],
+        logprobs=np.full((1, columns), -3.0, np.float32),
+    )
+    nothing = np.full(length, np.nan, np.float32)
     return TrainSequence(
         token_ids=np.arange(1, length + 1),
-        positions=np.array([length - 2]),
-        target_ids=np.arange(columns)[None],
-        target_logprobs=np.full((1, columns), -3.0, np.float32),
+        trained=np.ones(length, np.bool_),
+        signals=Signals(nothing, nothing, nothing),
         group=0,
+        rows={Source("teacher"): rows},
     )
 
 
 def test_padding_stands_on_the_right_and_is_not_attended() -> None:
-    batch = collate([make_sequence(2, 1), make_sequence(4, 1)])
+    sequences = [make_sequence(2, 1), make_sequence(4, 1)]
+    batch = collate(sequences)
     assert batch.input_ids.tolist() == [[1, 2, 0, 0], [1, 2, 3, 4]]
     assert batch.attention_mask.tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
-    assert batch.positions.tolist() == [0, 6]
+    assert targets_of(sequences).positions.tolist() == [0, 6]
 
 
 def test_rows_of_fewer_columns_are_widened_with_absent_ones() -> None:
-    batch = collate([make_sequence(2, 1), make_sequence(2, 3)])
-    assert batch.target_ids.tolist() == [[0, -1, -1], [0, 1, 2]]
-    assert batch.target_logprobs.tolist() == [[-3.0, -9999.0, -9999.0], [-3.0, -3.0, -3.0]]
+    targets = targets_of([make_sequence(2, 1), make_sequence(2, 3)])
+    assert targets.ids.tolist() == [[0, -1, -1], [0, 1, 2]]
+    assert targets.logprobs.tolist() == [[-3.0, -9999.0, -9999.0], [-3.0, -3.0, -3.0]]
 
 
 def test_tensors_have_the_types_that_the_model_and_the_loss_read() -> None:
-    batch = collate([make_sequence(3, 2)])
-    assert batch.input_ids.dtype == batch.positions.dtype == batch.target_ids.dtype == torch.int64
-    assert batch.target_logprobs.dtype == torch.float32
+    sequence = make_sequence(3, 2)
+    targets = targets_of([sequence])
+    assert collate([sequence]).input_ids.dtype == targets.positions.dtype == targets.ids.dtype == torch.int64
+    assert targets.logprobs.dtype == torch.float32
+
+
+def test_a_teacher_that_said_nothing_of_a_micro_batch_has_no_rows_in_it() -> None:
+    assert row_targets(collate([make_sequence(3, 2)]), Source("another")) is None

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atroposlib.collate.sequences import train_sequences
+from atroposlib.collate import train_sequences
 from atroposlib.config.teacher import TeacherConfig
 from atroposlib.config.teachers import PLAIN_NAME
 from atroposlib.envs.teacher_context import ContextRenderer, template_of
@@ -155,9 +155,10 @@ def check(case: Case, tokenizer: Any, group: Group) -> None:
     seen = [
         {
             int(position) + 1: set(ids[ids >= 0].tolist())
-            for position, ids in zip(one.positions, one.target_ids, strict=True)
+            for position, ids in zip(rows.positions, rows.ids, strict=True)
         }
         for one in sequences
+        for rows in one.rows.values()
     ]
     trained = [
         {position: set(columns) for position, columns in rows.items() if mask[position] != -100}

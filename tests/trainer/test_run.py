@@ -21,7 +21,7 @@ import torch
 import uvicorn
 from safetensors.torch import load_file, save_file
 
-from atroposlib.collate import collate, train_sequences
+from atroposlib.collate import Source, collate, row_targets, train_sequences
 from atroposlib.config.modelserver import ModelServerSettings
 from atroposlib.config.trainer import TrainerSettings
 from atroposlib.errors import ApiError, RunError, UsageError
@@ -120,7 +120,9 @@ def test_groups_posted_are_the_groups_trained_on(
 def tensors(groups: list[Group]) -> list[torch.Tensor]:
     sequences, _ = train_sequences(groups, max_token_len=64, vocab_size=VOCAB_SIZE)
     batch = collate(sequences)
-    return [batch.input_ids, batch.positions, batch.target_ids, batch.target_logprobs]
+    targets = row_targets(batch, Source("teacher"))
+    assert targets is not None
+    return [batch.input_ids, targets.positions, targets.ids, targets.logprobs]
 
 
 def test_groups_without_targets_and_too_long_ones_are_left_out_and_counted(
@@ -205,8 +207,8 @@ def test_targets_of_another_tokenizer_alone_end_the_run_with_what_to_do(
         return group | {"distill_token_ids": None, "distill_logprobs": None, "teachers": [entry]}
 
     api.post("/scored_data_list", [aligned(group) for group in make_groups(8)])
-    with pytest.raises(RunError, match="distill_projection") as caught:
-        run(make_settings(api.url, tiny_model_dir, tmp_path, total_steps=4))
+    with pytest.raises(RunError, match="set loss: auto") as caught:
+        run(make_settings(api.url, tiny_model_dir, tmp_path, total_steps=4, loss="topk_distillation"))
     assert caught.value.code == "train.no_target"
     (end,) = events(tmp_path, "end")
     assert end["groups_dropped"] == {"no_same_tokenizer_target": 6}

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from atroposlib.config.losses.choice import Auto
 from atroposlib.config.trainer import TrainerSettings
 from atroposlib.trainer.run import registration
 from atroposlib.wire.registrations import Registration
@@ -18,7 +19,7 @@ EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "trainer.yaml"
 
 def test_example_configuration_loads() -> None:
     settings = TrainerSettings(**yaml.safe_load(EXAMPLE.read_text(encoding="utf-8")))
-    assert settings.loss.name == "topk_distillation"
+    assert settings.loss == [Auto()]
 
 
 @pytest.mark.parametrize(

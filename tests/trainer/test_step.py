@@ -59,7 +59,7 @@ def test_reported_loss_is_the_mean_over_rows_with_a_target(tiny_model_dir: Path)
     together = train_step(
         student, torch.optim.SGD(student.parameters(), lr=0.0), sequences, rate=0.0, settings=settings
     )
-    rows = [len(sequence.positions) for sequence in sequences]
+    rows = [len(one) for sequence in sequences for one in sequence.rows.values()]
     expected = sum(result.loss * count for result, count in zip(alone, rows, strict=True)) / sum(rows)
     assert together.loss == pytest.approx(expected, rel=1e-5)
     assert together.captured_mass == pytest.approx(0.701 + 0.16, abs=1e-4)
