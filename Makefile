@@ -16,6 +16,9 @@ VLLM_VERSION ?= 0.32.0
 PEER_VENV ?= .venv-peer
 # The demo's model servers: embedded, or vllm (two real vLLM servers, installed into VLLM_VENV).
 BACKEND ?= embedded
+# The demo's teacher: smollm2-135m-instruct, whose student is a pruned copy of it, or gemma, a base model with
+# another tokenizer, whose student is the whole smollm2-135m-instruct.
+TEACHER ?= smollm2-135m-instruct
 # Arguments for the demo and for pytest: make demo ARGS="--steps 4", make test ARGS="-k wire"
 ARGS ?=
 
@@ -73,7 +76,7 @@ $(PEER):
 	touch $@
 
 demo: $(DEMO) $(if $(filter vllm,$(BACKEND)),$(VLLM_PLUGIN))  ## Distil a small model from its teacher on this machine, no GPU needed
-	$(WITH_VLLM) $(BIN)/atropos demo --backend $(BACKEND) $(ARGS)
+	$(WITH_VLLM) $(BIN)/atropos demo --teacher $(TEACHER) --backend $(BACKEND) $(ARGS)
 
 lint: $(DEV)  ## Format check, ruff, mypy --strict, import layers
 	$(BIN)/ruff format --check .

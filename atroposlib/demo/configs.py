@@ -9,8 +9,9 @@ from typing import Any
 import yaml
 
 from atroposlib.config.demo import EvaluatorSettings
+from atroposlib.config.teacher import OWN_TEMPLATE
 from atroposlib.config.trainer import TrainerSettings
-from atroposlib.demo.plan import ENVIRONMENT, EVALUATOR, STUDENT, TRAINER, Plan
+from atroposlib.demo.plan import ENVIRONMENT, EVALUATOR, STUDENT, TEACHER, TRAINER, Plan
 
 NO_END = 10**9
 """Steps of an environment that the demo ends. By the trainer's own number of steps it would end itself while
@@ -38,12 +39,22 @@ def environment_config(plan: Plan) -> dict[str, Any]:
             "journal_path": str(plan.files.journal(ENVIRONMENT)),
         },
         "openai": [_server(plan.student_url, STUDENT, plan.models.student)],
-        "teacher": _server(plan.teacher_url, plan.models.teacher_served_as, plan.models.teacher_tokenizer),
+        **_teacher(plan),
     }
 
 
+def _teacher(plan: Plan) -> dict[str, Any]:
+    models = plan.models
+    server = _server(plan.teacher_url, models.teacher_served_as, models.teacher_tokenizer)
+    if models.same_tokenizer:
+        return {"teacher": server}
+    # A base model has learnt no template, so it reads the prompt and the completion as they are.
+    template = None if models.teacher_is_base else OWN_TEMPLATE
+    return {"teachers": {TEACHER: {**server, "chat_template": template}}}
+
+
 def trainer_settings(plan: Plan) -> TrainerSettings:
-    """The settings of the trainer. The teacher's directory is not among them."""
+    """The settings of the trainer: of the teacher only its tokenizer, and that only where it is another."""
     settings = plan.settings
     return TrainerSettings(
         model=str(plan.models.student),
@@ -53,7 +64,7 @@ def trainer_settings(plan: Plan) -> TrainerSettings:
         batch_size=settings.batch_size,
         micro_batch_size=settings.batch_size,
         max_token_len=settings.max_token_length,
-        learning_rate=settings.learning_rate,
+        learning_rate=plan.learning_rate,
         warmup_steps=settings.warmup_steps,
         # The last steps are noisy at the peak rate, and the run is judged by where it ends.
         schedule="linear",
@@ -65,7 +76,18 @@ def trainer_settings(plan: Plan) -> TrainerSettings:
         # The evaluator may still be reading the one before the last.
         keep_checkpoints=3,
         journal_path=str(plan.files.journal(TRAINER)),
+        **_across(plan),
     )
+
+
+def _across(plan: Plan) -> dict[str, Any]:
+    """What a trainer must know of a teacher with another tokenizer: how that one writes text."""
+    if plan.models.same_tokenizer:
+        return {}
+    return {
+        "loss": {"name": "auto"},
+        "teachers": {TEACHER: {"tokenizer": str(plan.models.teacher_tokenizer)}},
+    }
 
 
 def evaluator_settings(plan: Plan) -> EvaluatorSettings:
@@ -74,6 +96,7 @@ def evaluator_settings(plan: Plan) -> EvaluatorSettings:
     return EvaluatorSettings(
         teacher=plan.models.teacher,
         student=plan.models.student,
+        same_tokenizer=plan.models.same_tokenizer,
         prompts=plan.prompts,
         sample_prompts=min(settings.sample_prompts, len(plan.prompts)),
         max_completion_tokens=settings.max_completion_tokens,

@@ -1,4 +1,4 @@
-"""The evaluator process: measures the held-out KL of the student's checkpoints and shows its texts.
+"""The evaluator process: measures the held-out distance of the student's checkpoints and shows its texts.
 
 It is a process of its own so that what judges the student is not what trains it: it alone opens the teacher's
 weights, and reads of the trainer nothing but which checkpoints there are.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from atroposlib.config.demo import EvaluatorSettings
 from atroposlib.errors import AtroposError
@@ -19,13 +20,28 @@ from atroposlib.journal import Journal, read_journal
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 POLL_S = 0.5
 
 
+class Measure(Protocol):
+    """Compares students with the teacher on its texts."""
+
+    def of(self, student: PreTrainedModel) -> dict[str, Any]:
+        """The members of a student's ``eval`` event; ``kl`` in nats is one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A model's tokenizer, and the prompts in its ids."""
+
+    tokenizer: PreTrainedTokenizerBase
+    prompts: Sequence[list[int]]
+
+
 class Evaluator:
-    """Holds what stays the same over a run: prompts, the teacher's texts and its log-probabilities."""
+    """Holds what stays the same over a run: prompts, the teacher's texts and what it says of them."""
 
     def __init__(self, settings: EvaluatorSettings) -> None:
         from transformers import AutoTokenizer
@@ -35,40 +51,68 @@ class Evaluator:
         self._settings = settings
         self._journal = Journal(settings.journal_path)
         self._device = _device(settings.device)
-        self._tokenizer = AutoTokenizer.from_pretrained(settings.student, local_files_only=True)
-        self._prompts = [heldout.encode(self._tokenizer, messages) for messages in settings.prompts]
+        tokenizer = AutoTokenizer.from_pretrained(settings.student, local_files_only=True)
         teacher = heldout.load_model(settings.teacher, self._device)
-        continuations = heldout.continue_prompts(
-            teacher, self._prompts, settings.max_completion_tokens, seed=settings.seed
-        )
-        self._texts = list(map(heldout.Text, self._prompts, continuations))
-        self._teacher_logprobs = [heldout.logprobs(teacher, text) for text in self._texts]
-        self._write_samples(teacher, "teacher", step=0)
+        compared = _same if settings.same_tokenizer else _across
+        self._student_side, teacher_side, self._measure = compared(settings, tokenizer, teacher)
+        self._write_samples(teacher, teacher_side, "teacher", step=0)
 
     def evaluate(self, directory: Path, step: int, *, samples: bool) -> None:
-        """Journal the KL of one student, and its completions when asked to."""
+        """Journal the distance of one student to its teacher, and its completions when asked to."""
         from atroposlib.demo import heldout
 
         start = time.time()
         student = heldout.load_model(directory, self._device)
-        kl = heldout.mean_kl(self._teacher_logprobs, student, self._texts)
-        self._journal.write("eval", start=start, step=step, kl=kl.nats_per_token, tokens=kl.tokens)
+        self._journal.write("eval", start=start, step=step, **self._measure.of(student))
         if samples:
-            self._write_samples(student, "student", step=step)
+            self._write_samples(student, self._student_side, "student", step=step)
 
-    def _write_samples(self, model: PreTrainedModel, role: str, step: int) -> None:
+    def _write_samples(self, model: PreTrainedModel, side: Side, role: str, step: int) -> None:
         from atroposlib.demo import heldout
 
         shown = self._settings.sample_prompts
         if shown == 0:
             return
         completions = heldout.continue_prompts(
-            model, self._prompts[:shown], self._settings.max_completion_tokens, seed=None
+            model, side.prompts[:shown], self._settings.max_completion_tokens, seed=None
         )
         for index, ids in enumerate(completions):
             messages = self._settings.prompts[index]
-            text = self._tokenizer.decode(ids, skip_special_tokens=True)
+            text = side.tokenizer.decode(ids, skip_special_tokens=True)
             self._journal.write("sample", role=role, step=step, index=index, messages=messages, text=text)
+
+
+def _same(
+    settings: EvaluatorSettings, tokenizer: PreTrainedTokenizerBase, teacher: PreTrainedModel
+) -> tuple[Side, Side, Measure]:
+    """The sides and the measure of two models with one tokenizer."""
+    from atroposlib.demo import heldout
+
+    prompts = [heldout.encode(tokenizer, messages) for messages in settings.prompts]
+    continuations = heldout.continue_prompts(
+        teacher, prompts, settings.max_completion_tokens, seed=settings.seed
+    )
+    texts = list(map(heldout.Text, prompts, continuations))
+    side = Side(tokenizer, prompts)
+    return side, side, heldout.SameVocabulary(teacher, texts)
+
+
+def _across(
+    settings: EvaluatorSettings, tokenizer: PreTrainedTokenizerBase, teacher: PreTrainedModel
+) -> tuple[Side, Side, Measure]:
+    """The sides and the measure of two models with different tokenizers."""
+    from transformers import PreTrainedTokenizerFast
+
+    from atroposlib.collate.across.pair import TokenizerPair
+    from atroposlib.demo.heldout_across import AcrossVocabularies
+    from atroposlib.demo.paired_texts import PairedReader
+
+    theirs = PreTrainedTokenizerFast.from_pretrained(settings.teacher, local_files_only=True)
+    reader = PairedReader(tokenizer, theirs, settings.prompts)
+    texts = reader.written_by(teacher, settings.max_completion_tokens, seed=settings.seed)
+    pair = TokenizerPair.load(settings.student, settings.teacher)
+    measure = AcrossVocabularies(teacher, pair, texts)
+    return Side(tokenizer, reader.student_prompts), Side(theirs, reader.teacher_prompts), measure
 
 
 def due_checkpoints(settings: EvaluatorSettings) -> Iterator[tuple[int, Path]]:

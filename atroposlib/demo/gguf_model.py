@@ -65,6 +65,14 @@ class Metadata:
             )
 
 
+def read_gguf(file: Path) -> tuple[GGUFReader, Metadata]:
+    """The tensors of a GGUF file, and its key-value part."""
+    from gguf import GGUFReader
+
+    reader = GGUFReader(str(file))
+    return reader, Metadata({key: field.contents() for key, field in reader.fields.items()}, file.name)
+
+
 def convert(gguf_file: Path, directory: Path) -> None:
     """Write config, bfloat16 safetensors and tokenizer of a GGUF Llama with a SmolLM tokenizer.
 
@@ -75,19 +83,16 @@ def convert(gguf_file: Path, directory: Path) -> None:
     Raises:
         UsageError: The file is of another architecture, or lacks a part.
     """
-    from gguf import GGUFReader
-
-    reader = GGUFReader(str(gguf_file))
-    metadata = Metadata({key: field.contents() for key, field in reader.fields.items()}, gguf_file.name)
+    reader, metadata = read_gguf(gguf_file)
     metadata.expect("general.architecture", "llama")
     metadata.expect("tokenizer.ggml.model", "gpt2")
     metadata.expect("tokenizer.ggml.pre", "smollm")
     _write_weights(reader, metadata, directory / "model.safetensors")
     tied = all(tensor.name != "output.weight" for tensor in reader.tensors)
-    _write_json(directory / "config.json", model_config(metadata, tied=tied))
-    _write_json(directory / "generation_config.json", _special_ids(metadata))
-    _write_json(directory / "tokenizer.json", tokenizer(metadata))
-    _write_json(directory / "tokenizer_config.json", tokenizer_config(metadata))
+    write_json(directory / "config.json", model_config(metadata, tied=tied))
+    write_json(directory / "generation_config.json", special_ids(metadata))
+    write_json(directory / "tokenizer.json", tokenizer(metadata))
+    write_json(directory / "tokenizer_config.json", tokenizer_config(metadata))
 
 
 def model_config(metadata: Metadata, *, tied: bool) -> dict[str, Any]:
@@ -109,7 +114,7 @@ def model_config(metadata: Metadata, *, tied: bool) -> dict[str, Any]:
         "rope_theta": metadata["llama.rope.freq_base"],
         "tie_word_embeddings": tied,
         "vocab_size": len(metadata["tokenizer.ggml.tokens"]),
-        **_special_ids(metadata),
+        **special_ids(metadata),
     }
 
 
@@ -149,7 +154,7 @@ def tokenizer(metadata: Metadata) -> dict[str, Any]:
 def tokenizer_config(metadata: Metadata) -> dict[str, Any]:
     """The tokenizer_config.json."""
     tokens = metadata["tokenizer.ggml.tokens"]
-    ids = _special_ids(metadata)
+    ids = special_ids(metadata)
     return {
         # Any other class makes transformers 5 rebuild the tokenizer from that class, with other ids.
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -163,7 +168,8 @@ def tokenizer_config(metadata: Metadata) -> dict[str, Any]:
     }
 
 
-def _special_ids(metadata: Metadata) -> dict[str, int]:
+def special_ids(metadata: Metadata) -> dict[str, int]:
+    """The ids that begin, end and fill up a text, as a config.json names them."""
     return {
         "bos_token_id": metadata["tokenizer.ggml.bos_token_id"],
         "eos_token_id": metadata["tokenizer.ggml.eos_token_id"],
@@ -215,5 +221,6 @@ def half_split_rotary(weight: NDArray[np.float32], heads: int) -> NDArray[np.flo
     return pairs.swapaxes(1, 2).reshape(weight.shape)
 
 
-def _write_json(file: Path, value: dict[str, Any]) -> None:
+def write_json(file: Path, value: dict[str, Any]) -> None:
+    """Write a JSON file."""
     file.write_text(json.dumps(value, ensure_ascii=False, indent=1), encoding="utf-8")

@@ -66,7 +66,7 @@ def continue_prompts(
     """
     import torch
 
-    ends = _end_ids(model)
+    ends = end_ids(model)
     width = max(map(len, prompts))
     # Padding on the left puts every prompt's last token at the same position; the mask hides its value.
     ids = torch.tensor([[ends[0]] * (width - len(prompt)) + prompt for prompt in prompts])
@@ -98,6 +98,28 @@ def logprobs(model: PreTrainedModel, text: Text) -> torch.Tensor:
     return torch.log_softmax(logits.float(), dim=-1)
 
 
+class SameVocabulary:
+    """The measure of a student that has its teacher's tokenizer.
+
+    Args:
+        teacher: The teacher.
+        texts: Prompts, and what the teacher wrote behind them.
+    """
+
+    def __init__(self, teacher: PreTrainedModel, texts: Sequence[Text]) -> None:
+        self._texts = texts
+        self._teacher = [logprobs(teacher, text) for text in texts]
+
+    def of(self, student: PreTrainedModel) -> dict[str, Any]:
+        """``kl`` of a student in nats per token, and the ``tokens`` it is the mean of.
+
+        Raises:
+            UsageError: The vocabularies are of different sizes (``usage.model``).
+        """
+        kl = mean_kl(self._teacher, student, self._texts)
+        return {"kl": kl.nats_per_token, "tokens": kl.tokens}
+
+
 def mean_kl(teacher: Sequence[torch.Tensor], student: PreTrainedModel, texts: Sequence[Text]) -> Kl:
     """KL(teacher || student) over the whole vocabulary, mean over the continuation tokens of all texts.
 
@@ -126,7 +148,8 @@ def mean_kl(teacher: Sequence[torch.Tensor], student: PreTrainedModel, texts: Se
     return Kl(total / tokens, tokens)
 
 
-def _end_ids(model: PreTrainedModel) -> list[int]:
+def end_ids(model: PreTrainedModel) -> list[int]:
+    """The tokens that end a model's text. Raises UsageError where it names none (``usage.model``)."""
     ends = model.generation_config.eos_token_id if model.generation_config is not None else None
     if ends is None:
         raise UsageError("the model names no end token", code="usage.model", expected="eos_token_id")

@@ -93,7 +93,7 @@ def _training(progress: Progress) -> str:
     if not progress.losses:
         return ""
     return (
-        f"step {progress.done} of {progress.steps}, loss {progress.losses[-1]:.2f} nats/token  "
+        f"step {progress.done} of {progress.steps}, loss {progress.losses[-1]:.2f} nats/{progress.unit}  "
         f"{sparkline(progress.losses)}"
     )
 
@@ -103,7 +103,7 @@ def _held_out(progress: Progress) -> str:
         return ""
     steps = sorted(progress.kl)
     values = " → ".join(f"{progress.kl[step]:.2f}" for step in steps)
-    return f"held-out KL {values} nats/token (step {steps[-1]})"
+    return f"held-out KL {values} nats/{progress.unit} (step {steps[-1]})"
 
 
 def sparkline(values: list[float], width: int = 24) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 TEACHER, STUDENT, API = "teacher", "student", "api"
 TRAINER, ENVIRONMENT, EVALUATOR = "trainer", "environment", "evaluator"
+PRUNED_LEARNING_RATE, WHOLE_LEARNING_RATE = 8e-4, 2e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,9 @@ class Models:
         student_origin: One sentence that says what the student is.
         teacher_tokenizer: Directory of a tokenizer that is the teacher's, for the environment to compare with
             the student's; the student's own when it is a copy.
+        same_tokenizer: Whether every id says the same to both.
+        teacher_is_base: Whether the teacher's tokenizer has no chat template, so that the teacher reads the
+            prompt and the completion as plain text.
         teacher_url: Server of a teacher that runs already; None when the demo starts one.
         teacher_served_as: Model id that the teacher's server goes by.
     """
@@ -40,6 +44,8 @@ class Models:
     student_title: str
     student_origin: str
     teacher_tokenizer: Path
+    same_tokenizer: bool = True
+    teacher_is_base: bool = False
     teacher_url: str | None = None
     teacher_served_as: str = TEACHER
 
@@ -79,6 +85,17 @@ class Plan:
     def teacher_url(self) -> str:
         """URL of the teacher's server."""
         return self.models.teacher_url or f"http://{HOST}:{self.ports.teacher}"
+
+    @property
+    def unit(self) -> str:
+        """What the training loss and the held-out KL are means over."""
+        return "token" if self.models.same_tokenizer else "safe cut"
+
+    @property
+    def learning_rate(self) -> float:
+        """Peak learning rate: the one that was asked for, or what suits the student."""
+        is_pruned = self.models.student == self.files.student
+        return self.settings.learning_rate or (PRUNED_LEARNING_RATE if is_pruned else WHOLE_LEARNING_RATE)
 
     @property
     def threads(self) -> int:

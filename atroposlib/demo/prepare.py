@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypedDict
 
 import requests
 
@@ -11,6 +12,7 @@ from atroposlib.demo.assets import PACKAGED_MODELS, Say
 from atroposlib.demo.configs import write_configs
 from atroposlib.demo.environment import environment_file, held_out_prompts
 from atroposlib.demo.files import RunFiles, new_run
+from atroposlib.demo.pairing import has_chat_template, same_tokenizer
 from atroposlib.demo.plan import TEACHER, Models, Plan, Ports
 from atroposlib.demo.processes import free_ports
 from atroposlib.demo.resolve import model_directory
@@ -20,6 +22,13 @@ from atroposlib.errors import TeacherError, TeacherUnreachable
 from atroposlib.teacher.address import server_root
 
 TEACHER_TIMEOUT_S = 10.0
+
+
+class Server(TypedDict):
+    """The members of :class:`Models` that say who serves the teacher."""
+
+    teacher_url: str | None
+    teacher_served_as: str
 
 
 def prepare(settings: DemoSettings, say: Say) -> Plan:
@@ -40,12 +49,15 @@ def prepare(settings: DemoSettings, say: Say) -> Plan:
     served_as, weights = serving(url) if url else (TEACHER, settings.teacher)
     # The evaluator compares with the teacher's own weights, also when another process serves them.
     teacher = model_directory(weights, f"weights served at {url}:" if url else "--teacher", say)
-    student = model_directory(settings.student, "--student", say) if settings.student else None
+    named = student_of(settings)
+    student = model_directory(named, "--student", say) if named else None
+    server: Server = {"teacher_url": server_root(url) if url else None, "teacher_served_as": served_as}
+    given = _given_student(settings, teacher, student, server) if student else None
     files = new_run(settings.out)
     plan = Plan(
         settings=settings,
         files=files,
-        models=_models(settings, files, teacher, student, url, served_as),
+        models=given or _pruned_student(settings, files, teacher, server),
         ports=Ports(*free_ports(3)),
         environment_file=environment,
         prompts=prompts,
@@ -84,23 +96,46 @@ def serving(url: str) -> tuple[str, str]:
         ) from error
 
 
-def _models(
-    settings: DemoSettings,
-    files: RunFiles,
-    teacher: Path,
-    student: Path | None,
-    url: str | None,
-    served_as: str,
-) -> Models:
-    title = PACKAGED_MODELS[settings.teacher].title if settings.teacher in PACKAGED_MODELS else teacher.name
-    server = (server_root(url) if url else None, served_as)
-    if student is not None:
-        return Models(teacher, student, title, student.name, f"{student.name}, as given", teacher, *server)
-    pruned = prune(teacher, files.student, settings.keep_layers)
-    kept, layers = len(pruned.kept_layers), pruned.teacher_layers
-    name = f"{title}, {kept} of {layers} layers"
-    origin = (
-        f"a pruned copy of the teacher ({kept} of {layers} layers), so what is shown is how distillation "
-        "recovers what pruning broke"
+def student_of(settings: DemoSettings) -> str | None:
+    """The student that the settings name, or that is a packaged teacher's by default; None to prune one."""
+    if settings.student is not None or settings.keep_layers is not None:
+        return settings.student
+    packaged = PACKAGED_MODELS.get(settings.teacher)
+    return packaged.student if packaged else None
+
+
+def _given_student(settings: DemoSettings, teacher: Path, student: Path, server: Server) -> Models:
+    same = same_tokenizer(student, teacher)
+    title = _title(student_of(settings) or "", student)
+    return Models(
+        teacher=teacher,
+        student=student,
+        teacher_title=_title(settings.teacher, teacher),
+        student_title=title,
+        student_origin=f"{title}, as given" + ("" if same else ", with another tokenizer than its teacher"),
+        teacher_tokenizer=teacher,
+        same_tokenizer=same,
+        teacher_is_base=not has_chat_template(teacher),
+        **server,
     )
-    return Models(teacher, pruned.directory, title, name, origin, pruned.directory, *server)
+
+
+def _pruned_student(settings: DemoSettings, files: RunFiles, teacher: Path, server: Server) -> Models:
+    pruned = prune(teacher, files.student, settings.keep_layers)
+    layers = f"{len(pruned.kept_layers)} of {pruned.teacher_layers} layers"
+    title = _title(settings.teacher, teacher)
+    return Models(
+        teacher=teacher,
+        student=pruned.directory,
+        teacher_title=title,
+        student_title=f"{title}, {layers}",
+        student_origin=f"a pruned copy of the teacher ({layers}), so what is shown is how distillation "
+        "recovers what pruning broke",
+        teacher_tokenizer=pruned.directory,
+        teacher_is_base=not has_chat_template(teacher),
+        **server,
+    )
+
+
+def _title(name: str, directory: Path) -> str:
+    return PACKAGED_MODELS[name].title if name in PACKAGED_MODELS else directory.name

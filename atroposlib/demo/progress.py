@@ -57,10 +57,11 @@ class Progress:
     Attributes:
         steps: Optimizer steps to take.
         started: When the run began, in seconds since the epoch.
+        unit: What the loss and the held-out KL are means over: token, or safe cut across tokenizers.
         parts: State of each process in a word or two.
         done: Optimizer steps taken.
-        kl: Held-out KL by step, nats per token.
-        losses: Training loss of each step, nats per token.
+        kl: Held-out KL by step, nats per ``unit``.
+        losses: Training loss of each step, nats per ``unit``.
         queue: Sequences queued in the API; None before it answered.
         policy_version: Weights that the student's server runs.
         groups_sent: Groups that the environment has sent.
@@ -69,6 +70,7 @@ class Progress:
 
     steps: int
     started: float = field(default_factory=time.time)
+    unit: str = "token"
     parts: dict[str, str] = field(default_factory=dict)
     done: int = 0
     kl: dict[int, float] = field(default_factory=dict)
@@ -112,7 +114,7 @@ def _step(progress: Progress, event: Event) -> str:
     progress.training.add(event["time"], event["tokens"])
     seconds = event["time"] - event["start"]
     return (
-        f"trainer: step {event['step']}/{progress.steps}, loss {event['loss']:.3f} nats/token, "
+        f"trainer: step {event['step']}/{progress.steps}, loss {event['loss']:.3f} nats/{progress.unit}, "
         f"{event['target_tokens']} tokens trained in {seconds:.1f} s, waited {event['wait_s']:.1f} s"
     )
 
@@ -126,7 +128,9 @@ def _refresh(progress: Progress, event: Event) -> str:
 
 def _eval(progress: Progress, event: Event) -> str:
     progress.kl[event["step"]] = event["kl"]
-    return f"evaluator: held-out KL {event['kl']:.3f} nats/token after step {event['step']}"
+    line = f"evaluator: held-out KL {event['kl']:.3f} nats/{progress.unit} after step {event['step']}"
+    bits = event.get("bits_per_byte")
+    return line if bits is None else f"{line}, {bits:.3f} bits/byte"
 
 
 HANDLERS: dict[str, Callable[[Progress, Event], str | None]] = {

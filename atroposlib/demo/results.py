@@ -82,14 +82,16 @@ def print_summary(
 def headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Name and value of each line of the closing table."""
     kl_start, kl_end = summary["kl_start"], summary["kl_end"]
-    kl = f"{_number(kl_start)} → {_number(kl_end)} nats/token"
+    unit = summary["unit"]
+    kl = f"{_number(kl_start)} → {_number(kl_end)} nats/{unit}"
     if kl_start and kl_end is not None:
-        kl += f" ({kl_end / kl_start:.0%} of the start, over {summary['kl_tokens']} tokens)"
+        kl += f" ({kl_end / kl_start:.0%} of the start, over {summary['kl_over']} {unit}s)"
     places = ("received", "trained", "leased", "queued")
     groups = [f"{_number(summary[f'groups_{place}'], 0)} {place}" for place in places]
     return [
         ("student", summary["student_origin"]),
         ("held-out KL", kl),
+        *_across(summary),
         ("training", f"{summary['steps']} steps, {summary['tokens_trained']} tokens"),
         ("teacher targets", f"on {_percent(summary['teacher_token_frac'])} of the trained tokens"),
         ("captured mass", f"{_percent(summary['captured_mass'])} of the teacher's probability was sent"),
@@ -100,11 +102,28 @@ def headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+def _across(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The lines of a run with two tokenizers."""
+    if "bits_per_byte_start" not in summary:
+        return []
+    start, end, teacher = (summary[f"bits_per_byte_{name}"] for name in ("start", "end", "teacher"))
+    return [
+        (
+            "bits per byte",
+            f"{_number(start, 3)} → {_number(end, 3)} (the teacher itself {_number(teacher, 3)})",
+        ),
+        ("chunk coverage", f"{_percent(summary['held_out_chunk_coverage'])} of the held-out tokens"),
+    ]
+
+
 def _origin(plan: Plan) -> dict[str, Any]:
     return {
         "teacher": plan.models.teacher_title,
         "student": plan.models.student_title,
         "student_origin": plan.models.student_origin,
+        "same_tokenizer": plan.models.same_tokenizer,
+        "teacher_is_base": plan.models.teacher_is_base,
+        "unit": plan.unit,
         "backend": plan.settings.backend,
         "steps_planned": plan.settings.steps,
     }

@@ -41,7 +41,7 @@ def run(settings: DemoSettings) -> int:
 
 
 async def _conduct(plan: Plan, console: Console, started: float) -> Outcome:
-    progress = Progress(plan.settings.steps, started)
+    progress = Progress(plan.settings.steps, started, plan.unit)
     title = f"atropos demo: {plan.models.teacher_title} teaches {plan.models.student_title}"
     with View(console, progress, title) as view:
         view.say(f"results in {plan.files.root}")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from atroposlib.align.views.reasons import CUT_CHARACTER, CUT_END, REASONS
 from atroposlib.demo.intervals import Interval, length, overlap, union
 
 Event = Mapping[str, Any]
@@ -112,17 +113,11 @@ def summarize(
     trainer, environment = parts.get("trainer", ()), parts.get("environment", ())
     steps, evals = of_kind(trainer, "step"), of_kind(parts.get("evaluator", ()), "eval")
     marked, targets = (sum(step[name] for step in steps) for name in ("trained_tokens", "target_tokens"))
-    kl = {event["step"]: event["kl"] for event in evals}
-    ended = max(kl, default=0)
     return {
         **facts,
         "steps": len(steps),
-        "kl_start": kl.get(0),
-        "kl_end": kl[ended] if ended > 0 else None,
-        "kl_end_step": ended if ended > 0 else None,
-        "kl_ratio": kl[ended] / kl[0] if ended > 0 and kl.get(0) else None,
-        "kl_by_step": [[event["step"], event["kl"]] for event in evals],
-        "kl_tokens": evals[-1]["tokens"] if evals else None,
+        **_held_out(evals),
+        **({} if facts.get("same_tokenizer", True) else _across(evals, steps, environment)),
         "loss_first": steps[0]["loss"] if steps else None,
         "loss_last": steps[-1]["loss"] if steps else None,
         "tokens_trained": targets,
@@ -141,6 +136,63 @@ def summarize(
         "trainer_tokens_per_s": rate(steps),
         "trainer_wait_s": sum(step["wait_s"] for step in steps),
     }
+
+
+def _held_out(evals: Sequence[Event]) -> dict[str, Any]:
+    """The evaluator's KL."""
+    kl = {event["step"]: event["kl"] for event in evals}
+    ended = max(kl, default=0)
+    last = evals[-1] if evals else {}
+    return {
+        "kl_start": kl.get(0),
+        "kl_end": kl[ended] if ended > 0 else None,
+        "kl_end_step": ended if ended > 0 else None,
+        "kl_ratio": kl[ended] / kl[0] if ended > 0 and kl.get(0) else None,
+        "kl_by_step": [[event["step"], event["kl"]] for event in evals],
+        "kl_over": last.get("cuts", last.get("tokens")),
+    }
+
+
+def _across(evals: Sequence[Event], steps: Sequence[Event], environment: Sequence[Event]) -> dict[str, Any]:
+    """What only a run with two tokenizers has: bits per byte, and how much of the text is in chunks."""
+    bits = {event["step"]: event["bits_per_byte"] for event in evals}
+    ended = max(bits, default=0)
+    last = evals[-1] if evals else {}
+    terms = [term for step in steps for term in step.get("terms", ()) if "cuts" in term]
+    cuts = sum(term["cuts"] for term in terms)
+    return {
+        "bits_per_byte_start": bits.get(0),
+        "bits_per_byte_end": bits[ended] if ended > 0 else None,
+        "bits_per_byte_teacher": last.get("teacher_bits_per_byte"),
+        "bits_per_byte_by_step": [[event["step"], event["bits_per_byte"]] for event in evals],
+        "held_out_bytes": last.get("bytes"),
+        "held_out_chunk_coverage": last.get("chunk_coverage"),
+        "held_out_masked": last.get("masked"),
+        "rollout_chunk_coverage": _rollout_coverage(environment),
+        "rollout_masked": dict(_masked(environment)),
+        **{f"{side}_tail_mass": _tail_mass(terms, side, cuts) for side in ("teacher", "student")},
+    }
+
+
+def _tail_mass(terms: Sequence[Event], side: str, cuts: int) -> float | None:
+    """Mean probability that a model gives, at a safe cut, to what the teacher's top tokens do not name."""
+    return sum(term[f"{side}_tail_mass"] for term in terms) / cuts if cuts else None
+
+
+def _masked(environment: Sequence[Event]) -> Counter[str]:
+    """Tokens of rollouts without a target of the teacher, by reason."""
+    counts: Counter[str] = Counter()
+    for event in of_kind(environment, "targets_masked"):
+        counts.update({name: event[name] for name in REASONS if name in event})
+    return counts
+
+
+def _rollout_coverage(environment: Sequence[Event]) -> float | None:
+    """Share of rollout tokens in chunks among those that are not masked because a word was cut off."""
+    asked = of_kind(environment, "teacher")
+    masked = _masked(environment)
+    wanted = sum(event["positions"] for event in asked) - masked[CUT_END] - masked[CUT_CHARACTER]
+    return sum(event["scored"] for event in asked) / wanted if wanted else None
 
 
 def _group_members(

@@ -64,7 +64,8 @@ def render(summary: Mapping[str, Any], parts: Parts, config: str) -> str:
         samples=samples(parts.get("evaluator", ())),
         phases=[event for event in parts.get("demo", ()) if event["kind"] == "phase"],
         kl_chart=_kl_chart(summary),
-        loss_chart=_loss_chart(parts.get("trainer", ())),
+        bits_chart=_bits_chart(summary),
+        loss_chart=_loss_chart(parts.get("trainer", ()), f"nats per {summary['unit']}"),
         timeline=_timeline(parts),
     )
 
@@ -98,23 +99,29 @@ def percent(value: float | None) -> str:
 
 
 def _kl_chart(summary: Mapping[str, Any]) -> Markup | None:
-    points = [(float(step), float(kl)) for step, kl in summary["kl_by_step"]]
+    title = "Held-out KL between teacher and student over optimizer steps"
+    return _by_step(summary["kl_by_step"], title, f"nats per {summary['unit']}")
+
+
+def _bits_chart(summary: Mapping[str, Any]) -> Markup | None:
+    title = "Bits per byte of the student on the teacher's held-out texts over optimizer steps"
+    return _by_step(summary.get("bits_per_byte_by_step", ()), title, "bits per byte")
+
+
+def _by_step(values: Sequence[Sequence[float]], title: str, y_label: str) -> Markup | None:
+    """A figure of the evaluator over the steps that it was measured at; None where it never was."""
+    points = [(float(step), float(value)) for step, value in values]
     if not points:
         return None
-    title = "Held-out KL between teacher and student over optimizer steps"
-    return _markup(
-        line_chart(points, title=title, x_label="optimizer steps", y_label="nats per token", values=True)
-    )
+    return _markup(line_chart(points, title=title, x_label="optimizer steps", y_label=y_label, values=True))
 
 
-def _loss_chart(trainer: Sequence[Event]) -> Markup | None:
+def _loss_chart(trainer: Sequence[Event], y_label: str) -> Markup | None:
     points = [(float(event["step"]), float(event["loss"])) for event in trainer if event["kind"] == "step"]
     if not points:
         return None
     title = "Training loss over optimizer steps"
-    return _markup(
-        line_chart(points, title=title, x_label="optimizer step", y_label="nats per token", values=False)
-    )
+    return _markup(line_chart(points, title=title, x_label="optimizer step", y_label=y_label, values=False))
 
 
 def _timeline(parts: Parts) -> Markup | None:

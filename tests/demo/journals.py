@@ -42,14 +42,33 @@ def rollout(start: float, end: float) -> Event:
     }
 
 
-def teacher(start: float, end: float) -> Event:
+def teacher(start: float, end: float, **changes: Any) -> Event:
     """An environment's ``teacher`` event of 80 tokens."""
-    return {"kind": "teacher", "time": end, "start": start, "sequences": 4, "tokens": 80, "failed": 0}
+    event = {"kind": "teacher", "time": end, "start": start, "sequences": 4, "tokens": 80, "failed": 0}
+    return {**event, **changes}
 
 
 def evaluation(number: int, kl: float, at: float) -> Event:
     """An evaluator's ``eval`` event."""
     return {"kind": "eval", "time": at, "start": at - 1, "step": number, "kl": kl, "tokens": 576}
+
+
+def evaluation_across(number: int, kl: float, bits: float, at: float) -> Event:
+    """An evaluator's ``eval`` event of two models with different tokenizers."""
+    return {
+        "kind": "eval",
+        "time": at,
+        "start": at - 1,
+        "step": number,
+        "kl": kl,
+        "bits_per_byte": bits,
+        "teacher_bits_per_byte": 1.1,
+        "cuts": 90,
+        "bytes": 400,
+        "text_tokens": 101,
+        "masked": {"cut_end": 1},
+        "chunk_coverage": 1.0,
+    }
 
 
 def sample(role: str, number: int, text: str, index: int = 0) -> Event:
@@ -82,6 +101,26 @@ def status(**groups: Any) -> dict[str, Any]:
     """An answer of GET /v1/status."""
     counts = {"received": 0, "queued": 0, "leased": 0, "trained": 0, "dropped": {}, "dead": 0, **groups}
     return {"step": 2, "queue": {"groups": counts["queued"], "sequences": 0}, "groups": counts}
+
+
+def two_vocabularies() -> dict[str, list[Event]]:
+    """The run of :func:`two_steps` with a teacher that has another tokenizer."""
+    terms = [
+        {"name": "quotient_distillation", "cuts": 40, "teacher_tail_mass": 4.0, "student_tail_mass": 8.0},
+        {"name": "quotient_distillation", "cuts": 60, "teacher_tail_mass": 9.0, "student_tail_mass": 15.0},
+    ]
+    return {
+        "trainer": [step(1, 10, 20, terms=terms[:1]), step(2, 21, 31, terms=terms[1:])],
+        "environment": [
+            rollout(0, 8),
+            teacher(8, 15, positions=60, scored=57),
+            {"kind": "targets_masked", "time": 15, "group_id": "a", "cut_end": 2, "not_equal": 1},
+            teacher(15, 16, positions=40, scored=36),
+            {"kind": "targets_masked", "time": 16, "group_id": "b", "cut_end": 2, "not_equal": 2},
+        ],
+        "evaluator": [evaluation_across(0, 1.0, 1.4, 6), evaluation_across(2, 0.8, 1.3, 36)],
+        "demo": [],
+    }
 
 
 def two_steps() -> dict[str, list[Event]]:

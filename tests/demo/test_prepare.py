@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from atroposlib.config.demo import DemoSettings
+from atroposlib.config.teacher import TeacherConfig
 from atroposlib.config.trainer import TrainerSettings
 from atroposlib.demo.children import RUN_MARKER, children
 from atroposlib.demo.configs import environment_config, trainer_settings
 from atroposlib.demo.environment import environment_file, held_out_prompts
 from atroposlib.demo.files import new_run
+from atroposlib.demo.pairing import has_chat_template
 from atroposlib.demo.plan import shared_threads
-from atroposlib.demo.prepare import prepare, serving
+from atroposlib.demo.prepare import prepare, serving, student_of
 from atroposlib.demo.resolve import model_directory
 from atroposlib.errors import AtroposError, TeacherUnreachable, UsageError
 from tests.demo.plans import make_plan
+from tests.support.tiny_teacher import write_other_model
 
 TOY_ENVIRONMENT = """
 def held_out_prompts(count):
@@ -73,6 +77,79 @@ def test_a_given_student_is_not_pruned(settings: DemoSettings, tiny_model_dir: P
     # The environment is to compare the tokenizers of two models that came from anywhere.
     assert plan.models.teacher_tokenizer == plan.models.teacher
     assert not plan.files.student.exists()
+
+
+@pytest.fixture
+def across(settings: DemoSettings, tiny_model_dir: Path, tmp_path: Path) -> DemoSettings:
+    """A teacher with another tokenizer, which has a chat template of its own."""
+    teacher = write_other_model(tmp_path / "other")
+    return settings.model_copy(update={"teacher": str(teacher), "student": str(tiny_model_dir)})
+
+
+def test_a_teacher_with_another_tokenizer_is_one_that_the_trainer_knows_the_tokenizer_of(
+    across: DemoSettings,
+) -> None:
+    plan = prepare(across, lambda line: None)
+    teacher = str(plan.models.teacher)
+    assert not plan.models.same_tokenizer
+    assert not plan.models.teacher_is_base
+    assert plan.unit == "safe cut"
+    assert "with another tokenizer than its teacher" in plan.models.student_origin
+    environment = environment_config(plan)
+    assert "teacher" not in environment
+    own = environment["teachers"]["teacher"]
+    assert (own["tokenizer_name"], own["chat_template"]) == (teacher, "auto")
+    assert TeacherConfig.model_validate(own).servers()[0].base_url == f"{plan.teacher_url}/v1"
+    trainer = TrainerSettings.model_validate(
+        yaml.safe_load(plan.files.part_config("trainer.yaml").read_text())
+    )
+    assert trainer.teachers["teacher"].tokenizer == teacher
+    assert [loss.name for loss in trainer.loss] == ["auto"]
+    assert json.loads(plan.files.part_config("evaluator.json").read_text())["same_tokenizer"] is False
+
+
+def test_a_teacher_without_a_chat_template_reads_plain_text(across: DemoSettings) -> None:
+    file = Path(across.teacher) / "tokenizer_config.json"
+    config = json.loads(file.read_text())
+    del config["chat_template"]
+    file.write_text(json.dumps(config))
+    plan = prepare(across, lambda line: None)
+    assert plan.models.teacher_is_base
+    assert environment_config(plan)["teachers"]["teacher"]["chat_template"] is None
+
+
+def test_a_pruned_student_learns_faster_than_a_whole_one(
+    settings: DemoSettings, across: DemoSettings, tmp_path: Path
+) -> None:
+    rates = [
+        trainer_settings(prepare(one.model_copy(update={"out": tmp_path / name}), lambda line: None))
+        for name, one in (("pruned", settings), ("whole", across))
+    ]
+    assert [rate.learning_rate for rate in rates] == [8e-4, 2e-4]
+    asked = across.model_copy(update={"out": tmp_path / "asked", "learning_rate": 1e-3})
+    assert trainer_settings(prepare(asked, lambda line: None)).learning_rate == 1e-3
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "chat_template.json"])
+def test_a_chat_template_in_a_file_of_its_own_is_one(tmp_path: Path, name: str) -> None:
+    assert not has_chat_template(tmp_path)
+    (tmp_path / name).write_text("")
+    assert has_chat_template(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "student"),
+    [
+        ({"teacher": "gemma"}, "smollm2-135m-instruct"),
+        ({"teacher": "gemma", "student": "./mine"}, "./mine"),
+        ({"teacher": "gemma", "keep_layers": [0, 1]}, None),
+        ({}, None),
+    ],
+)
+def test_the_default_student_is_the_packaged_teachers_own_or_a_pruned_copy(
+    changes: dict[str, Any], student: str | None
+) -> None:
+    assert student_of(DemoSettings(**changes)) == student
 
 
 def test_the_trainers_settings_are_valid_and_never_name_the_teacher(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from atroposlib.demo.summary import count_groups, summarize
-from tests.demo.journals import rollout, status, step, two_steps
+from tests.demo.journals import rollout, status, step, two_steps, two_vocabularies
 
 FACTS = {"outcome": "finished", "backend": "embedded", "seconds": 40.0}
 REQUIRED = {
@@ -45,6 +45,36 @@ def test_figures_of_a_whole_run() -> None:
     # 120 tokens in 0-8, 21-33.
     assert summary["rollout_tokens_per_s"] == pytest.approx(120 / 20)
     assert summary["groups_balanced"] is True
+
+
+def test_figures_of_bytes_and_chunks_are_those_of_evaluator_trainer_and_environment() -> None:
+    summary = summarize(two_vocabularies(), None, {**FACTS, "same_tokenizer": False})
+    assert (summary["kl_start"], summary["kl_end"], summary["kl_over"]) == (1.0, 0.8, 90)
+    bits = [summary[f"bits_per_byte_{name}"] for name in ("start", "end", "teacher")]
+    assert bits == [1.4, 1.3, 1.1]
+    assert summary["held_out_chunk_coverage"] == 1.0
+    assert summary["held_out_masked"] == {"cut_end": 1}
+    # Of 60 and 40 tokens, 4 are cut off words, 93 have a target, and 3 are in no chunk for another reason.
+    assert summary["rollout_chunk_coverage"] == pytest.approx(93 / 96)
+    assert summary["rollout_masked"] == {"cut_end": 4, "not_equal": 3}
+    assert summary["teacher_tail_mass"] == pytest.approx((4.0 + 9.0) / (40 + 60))
+    assert summary["student_tail_mass"] == pytest.approx((8.0 + 15.0) / (40 + 60))
+
+
+def test_a_run_across_tokenizers_that_was_cut_short_has_nulls() -> None:
+    summary = summarize({}, None, {**FACTS, "same_tokenizer": False})
+    for name in (
+        "bits_per_byte_end",
+        "held_out_chunk_coverage",
+        "rollout_chunk_coverage",
+        "student_tail_mass",
+    ):
+        assert summary[name] is None
+    json.dumps(summary, allow_nan=False)
+
+
+def test_one_tokenizer_has_no_figures_of_bytes() -> None:
+    assert "bits_per_byte_end" not in summarize(two_steps(), None, FACTS)
 
 
 def test_tokens_without_a_target_are_not_counted_as_trained() -> None:

