@@ -1,0 +1,1 @@
+"""Parts of the study of losses across tokenizers: texts, models, losses and measures."""
