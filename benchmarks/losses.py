@@ -248,7 +248,9 @@ def main() -> int:
     found = rows(options)
     goals = cuda_goals(found, options) if options.device == "cuda" else cpu_goals(found)
     if options.json:
-        options.json.write_text(json.dumps({"title": "Sparse losses", "rows": found, "goals": goals}, indent=1))
+        options.json.write_text(
+            json.dumps({"title": "Sparse losses", "rows": found, "goals": goals}, indent=1)
+        )
     for row in found:
         print("  ".join(f"{key} {value}" for key, value in row.items()))
     for goal in goals:
