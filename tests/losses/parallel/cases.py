@@ -31,7 +31,7 @@ def all_results(meshes: Sequence[tuple[int, int]]) -> list[dict[str, dict[str, T
         for name, case in CASES.items():
             try:
                 answers[name] = case(mesh)
-            except Exception as failure:
+            except Exception as failure:  # whatever it is goes on, with the case's name
                 failure.add_note(f"in case {name!r} on a mesh of {sizes}")
                 raise
         found.append(answers)

@@ -41,7 +41,7 @@ def _places(monkeypatch: pytest.MonkeyPatch) -> None:
 def places(tensor: int, context: int) -> Iterator[Groups]:
     """The groups that each rank of such a mesh sees."""
     for context_rank, tensor_rank in product(range(context), range(tensor)):
-        yield Groups(Place(tensor_rank, tensor), Place(context_rank, context))  # type: ignore[arg-type]  # stand-ins
+        yield Groups(Place(tensor_rank, tensor), Place(context_rank, context))  # stand-ins
 
 
 def handed_over(logits: Tensor, tensor: int, context: int, per_batch: int) -> tuple[Any, dict[str, Tensor]]:
