@@ -13,8 +13,10 @@ import torch
 from atroposlib.align.vocabulary import read_vocabulary
 from atroposlib.collate import train_sequences
 from atroposlib.collate.across import TokenizerPair
+from atroposlib.config.projection import ProjectionBuildSettings
 from atroposlib.config.trainer import TrainedTeacher
 from atroposlib.errors import ConfigError, RunError
+from atroposlib.projection.run import run_build
 from atroposlib.trainer.run import run
 from atroposlib.trainer.teachers import TeacherPairs
 from atroposlib.trainer.terms.build import build_terms, wanted_by
@@ -255,6 +257,14 @@ def test_minimal_chunks_need_no_top_k(world: World) -> None:
     debiased = step(world, {"name": "chunk_likelihood", "own_samples": True}, groups)
     assert debiased.counts.target_tokens == 0
     assert debiased.counts.untrained_rows["no_top_k"] > 0
+
+
+def test_a_projection_of_another_teacher_is_refused(world: World, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.safetensors"
+    run_build(ProjectionBuildSettings(student=str(world.student), teacher=str(world.student), output=wrong))
+    other = {**world.teachers["other"], "projection": str(wrong)}
+    with pytest.raises(ConfigError, match=r"teachers\.other\.projection.*another tokenizer"):
+        step(world, "cross_tokenizer_distillation", teachers={"teacher": {}, "other": other})
 
 
 def test_a_teacher_of_numbered_losses_has_to_be_told(world: World) -> None:

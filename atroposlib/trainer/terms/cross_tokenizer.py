@@ -22,6 +22,7 @@ from atroposlib.config.trainer import TrainedTeacher
 from atroposlib.errors import ConfigError
 from atroposlib.losses.compatible.cross_tokenizer import CrossTokenizerDistillationLossFn, valid_chunk_count
 from atroposlib.losses.head import Head
+from atroposlib.projection.files import load
 from atroposlib.trainer.terms.seed import called, token_data
 from atroposlib.trainer.terms.term import Reads, StepCount, TermLoss, require_temperature, sources_in
 from atroposlib.types import ABSENT_ID
@@ -54,6 +55,7 @@ class CrossTokenizerTerm:
     name: str = "cross_tokenizer_distillation"
     reads: Reads = _READS
     _made: dict[tuple[float, ...], CrossTokenizerDistillationLossFn] = field(default_factory=dict)
+    _made_for: dict[str, str] = field(default_factory=dict)
 
     @property
     def weight(self) -> float:
@@ -90,6 +92,7 @@ class CrossTokenizerTerm:
             self.learns_from, [*sources_in(batch.sequences, "rows"), *sources_in(batch.sequences, "aligned")]
         ):
             require_temperature(self.name, source)
+            self._require_projection_of(source)
         data = self._data(batch)
         for i, name in enumerate(self.teachers):
             data[f"alignment_{i}_global_valid_chunks"] = count.chunks[name]
@@ -97,6 +100,23 @@ class CrossTokenizerTerm:
         loss, metrics = called(loss_fn, states, head, data, count)
         sums = {name: value for name, value in metrics.items() if name.startswith(_SUMS)}
         yield TermLoss(self.name, None, self.settings.weight, loss, sums)
+
+    def _require_projection_of(self, source: Source) -> None:
+        """Refuse a projection that was made for another tokenizer than the groups of this teacher have."""
+        projection = self.teachers[source.name].projection
+        if projection is None or not source.tokenizer:
+            return
+        if source.name not in self._made_for:
+            self._made_for[source.name] = load(projection).facts.teacher_fingerprint
+        made_for = self._made_for[source.name]
+        if made_for and made_for != source.tokenizer:
+            raise ConfigError(
+                "the projection was made for another tokenizer than this teacher's",
+                where=f"teachers.{source.name}.projection",
+                got=f"{projection} for fingerprint {made_for}",
+                expected=source.tokenizer,
+                fix="make one with `atropos projection build`",
+            )
 
     def loss_fn(self, weights: tuple[float, ...]) -> CrossTokenizerDistillationLossFn:
         """The class with these weights of the teachers.
